@@ -78,8 +78,7 @@ _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 _HEADERS: Mapping[int, Mapping[str, Any]] = {401: CHALLENGE, 429: RETRY_AFTER, 503: RETRY_AFTER}
 """Additional headers of problems, by status."""
 _UNKNOWN_COLUMN = (
-    "The query names a column that its table does not have. Each other error in a job has this status too, and its own "
-    "code."
+    "The query names a column that its table does not have. Other errors in a job have this status and their own codes."
 )
 
 

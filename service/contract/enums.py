@@ -105,7 +105,7 @@ StatusText = Annotated[
             "x-extensible-enum": _NAMES,
             "description": f"One of {', '.join(_NAMES)}. Later versions may add states: use `finished` to decide when "
             "to stop waiting. A STOPPED job has not finished: it may be resumed. During an upgrade, the "
-            "older version returns the name of a state that it does not know, and refuses to change such a job "
+            "older version refuses to change a job whose state it does not know "
             "(`job_state_unknown`).",
         }
     ),

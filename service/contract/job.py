@@ -31,7 +31,7 @@ from .tables import (
 
 MAX_TABLES = 64
 
-SPEC_VERSION = 19
+SPEC_VERSION = 20
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
 The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
 3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
@@ -53,7 +53,7 @@ values, names of a table's columns, joins in parentheses, sequence of columns, a
 17: aggregates and windows that are compared with subqueries, EXCEPT of fields, functions of intervals, XML, CSV,
 vectors and sketches, windows of time in batch jobs, more clauses of correlated subqueries, TRUE as an argument that
 ignores NULLs, and the setting `isolation`. 18: stars as arguments of functions, and COUNT of several values.
-19: streaming jobs whose rows may be removed again."""
+19: streaming jobs whose rows may be removed again. 20: `operation` of streams."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -69,6 +69,7 @@ _WINDOWS_VERSION = 12
 _ISOLATION_VERSION = 17
 CHANGES_VERSION = 19
 """The version that computes the queries of streaming jobs by changes."""
+_OPERATIONS_VERSION = 20
 
 _OUTPUT = "output"
 """The name of `output_mode` before 1.0. Requests may still use it, and jobs are stored with it, so that workers of the
@@ -201,7 +202,7 @@ def _streaming_fields(spec: JobSpec) -> Iterator[Fault]:
         if isinstance(table, StreamTable | RateTable):
             yield _only_streaming(("tables", name, "format"), f"The format '{table.format}'")
             continue
-        for field in ("role", "event_time"):
+        for field in ("role", "event_time", "operation"):
             if getattr(table, field) is not None:
                 yield _only_streaming(("tables", name, field), f"'{field}'")
         if table.refresh:
@@ -228,6 +229,9 @@ def _role_faults(spec: JobSpec) -> Iterator[Fault]:
         elif role is TableRole.STATIC and spec.tables[name].event_time is not None:
             detail = "Only rows of a stream have an event time: remove it, or set the table's role to 'stream'."
             yield Fault(("tables", name, "event_time"), "event_time_not_applicable", detail)
+        elif role is TableRole.STATIC and name in spec.operations:
+            detail = "Only a stream has rows that are removed: remove 'operation', or set the table's role to 'stream'."
+            yield Fault(("tables", name, "operation"), "operation_not_applicable", detail)
         elif role is TableRole.STREAM and name in spec.refreshed:
             detail = "New files of a stream are always read: remove 'refresh', or set the table's role to 'static'."
             yield Fault(("tables", name, "refresh"), "refresh_not_applicable", detail)
@@ -370,6 +374,8 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports all fields of this job. The bound query has that of the query."""
+        if self.operations:
+            return _OPERATIONS_VERSION
         if self.settings.isolation is not Isolation.SHARED:
             return _ISOLATION_VERSION
         if self.settings.skewed_windows is not Toggle.AUTO or any(
@@ -415,6 +421,12 @@ class JobSpec(Frozen):
         if not self.mode.is_streaming:
             return ()
         return tuple(name for name in self.tables if self.role_of(name) is TableRole.STREAM)
+
+    @property
+    def operations(self) -> dict[str, str]:
+        """The columns that say whether a row is added or removed, by table."""
+        found = {name: table.operation for name, table in self.tables.items() if not isinstance(table, RateTable)}
+        return {name: column for name, column in found.items() if column is not None}
 
     @property
     def refreshed(self) -> dict[str, TableSource]:

@@ -80,6 +80,12 @@ OF_THE_JOB = (
     ErrorCode(
         "event_time_not_applicable", "A static table has an `event_time`.", "Remove it, or set the role to `stream`."
     ),
+    ErrorCode(
+        "operation_not_applicable",
+        "A static table has an `operation`, or a job whose rows are not removed again: one with `append` or `refresh`.",
+        "Remove it, set the role to `stream`, or use `update`.",
+    ),
+    ErrorCode("operation_not_text", "The column of `operation` is not a STRING.", "Name a STRING column."),
     ErrorCode("event_time_not_timestamp", "The column of `event_time` is not a TIMESTAMP.", "Name a TIMESTAMP column."),
     ErrorCode("refresh_not_applicable", "A stream has `refresh`.", "Remove it: new files of a stream are always read."),
     ErrorCode("schedule_not_applicable", "A continuous job has a `schedule`.", "Remove it, or use `incremental`."),

@@ -276,8 +276,8 @@ class StateSettings(Frozen):
         default=None,
         ge=1,
         le=4096,
-        description="Number of partitions of the state; each has its own task in every mini-batch. By default, the "
-        "number of tasks that the worker runs at once. It changes only when the job starts from scratch.",
+        description="Partitions of the state; each has its own task. By default, the number of tasks that "
+        "the worker runs at once. It changes only when the job starts from scratch.",
     )
 
     _partitions_are_not_boolean = field_validator("partitions", mode="before")(refuse_boolean)

@@ -39,7 +39,7 @@ class ProfileRequest(Frozen):
     @field_validator("table")
     @classmethod
     def _refuse_streaming_fields(cls, table: TableSource) -> TableSource:
-        for field in ("role", "event_time", "refresh"):
+        for field in ("role", "event_time", "operation", "refresh"):
             if getattr(table, field):
                 raise PydanticCustomError(
                     "only_for_streams",

@@ -492,7 +492,7 @@ class Query(Frozen):
     """FROM, joins, generators, WHERE, GROUP BY with aggregates, HAVING, SELECT, ORDER BY, OFFSET, LIMIT, in this order.
 
     Without `group_by`, `window` and `aggregates`, `select` is required. With only `aggregates`, all rows are one group.
-    Without `select`, the output is the window's start and end, the group keys, then the aggregates.
+    By default, `select` is the window's start and end, the group keys, then the aggregates.
     """
 
     source: Source = Field(description="The first table (FROM).")

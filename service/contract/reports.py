@@ -379,7 +379,7 @@ class StageSaving(Frozen):
 
 
 class SimulatedSaving(Frozen):
-    """The times that the stages would take in so many slots. Simulated from quantiles, not measured.
+    """The times that the stages would take in so many slots, simulated from quantiles.
 
     Task times between two quantiles are interpolated; those above the third quartile are set to it,
     except for the slowest task. Stages are assumed to run one after the other.

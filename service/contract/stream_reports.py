@@ -27,10 +27,10 @@ class StateMetrics(Frozen):
     late_rows: int = Field(description="Rows that it ignored because their window had ended.")
     memory_bytes: int = Field(description="Memory that the state store uses; for `rocksdb`, caches and buffers.")
     state_bytes: int | None = Field(
-        description="Size of the state; for `rocksdb`, of its files, which contain replaced values "
-        "until they are compacted. Before there are files, the compressed size of all changes. Null if unknown."
+        description="Size of the state's files, which contain replaced values until they are compacted. "
+        "Before there are files, the compressed size of all changes. Null if unknown."
     )
-    partitions: int = Field(description="Number of partitions of the state; each has its own task.")
+    partitions: int = Field(description="Partitions of the state; each has its own task.")
     commit_ms: int = Field(description="Time to commit the changes, summed over all partitions.")
     changed_bytes: int | None = Field(
         default=None,

@@ -59,13 +59,25 @@ class EventTime(Frozen):
     )
 
 
+ADDING = ("+I", "+U", "I", "c", "r", "create", "insert", "read", "update_after", "update_postimage")
+"""The values of an `operation` column in rows that are added, in any case."""
+REMOVING = ("-U", "-D", "D", "delete", "update_before", "update_preimage")
+"""Those of rows that are removed."""
+
+_OPERATION = (
+    "A column that says whether a row is added (`+I`, `+U`, `insert`, …) or removed (`-D`, `-U`, `delete`, …). "
+    "Hidden from the query."
+)
+
+
 class StreamTable(Frozen):
-    """An input stream: rows that were posted with `POST /v1/streams/{name}/rows`."""
+    """Rows that were posted with `POST /v1/streams/{name}/rows`."""
 
     format: Literal["stream"]
     stream: str = Field(min_length=1, max_length=200, pattern=STREAM_NAME, examples=["clicks"])
     role: Literal[TableRole.STREAM] = TableRole.STREAM
     event_time: EventTime | None = None
+    operation: str | None = Field(default=None, description="As in `TableSource`.")
 
 
 class RateTable(Frozen):
@@ -91,8 +103,7 @@ def with_new_name(value: Any, old: str, new: str) -> Any:
 class TableSource(Frozen):
     """A table stored in files below a data root: a file, a directory, or a pattern of paths.
 
-    The job is stored with what the service found in the files: the format, the schema of CSV, JSON and XML files, the
-    partition columns, and the version of a Delta table.
+    The job is stored with what the service found: the format, schema, partition columns, and version of a Delta table.
     """
 
     format: FormatName | None = Field(
@@ -142,12 +153,12 @@ class TableSource(Frozen):
     event_time: EventTime | None = Field(
         default=None, description="Streaming modes: the event time of the rows of a stream."
     )
+    operation: str | None = Field(default=None, description=_OPERATION)
     refresh: Flag = Field(
         default=False,
         description="Streaming modes, a table of role `static`: after its files have changed, the following "
-        "mini-batches are joined with the new files. Earlier results are not corrected. An incremental job checks for "
-        "changes when a run begins, a continuous job every `EVENKEEL_WORKER_FOLLOW_SECONDS`. The old name `follow` is "
-        "also accepted.",
+        "mini-batches are joined with the new files. Earlier results are not corrected. An incremental job checks "
+        "when a run begins, a continuous job every `EVENKEEL_WORKER_FOLLOW_SECONDS`. The old name is `follow`.",
     )
 
     @model_validator(mode="before")
@@ -235,8 +246,8 @@ Table = Annotated[
 
 
 def remove_new_fields(table: dict[str, Any]) -> None:
-    """Removes the fields of job format 10 that have their default value."""
-    for name in ("format", "columns", "partitions", "version"):
+    """Removes the fields of job format 10, and later ones, that have their default value."""
+    for name in ("format", "columns", "partitions", "version", "operation"):
         if table.get(name, ...) is None:
             del table[name]
     if "options" in table:

@@ -20,7 +20,7 @@ from service.data.table_resolution import resolve_table
 from service.sql.compile import compile_job
 from service.sql.ddl import parse_schema
 from service.sql.resolve.bound import BoundQuery
-from service.sql.types.data_types import TIMESTAMP, Schema
+from service.sql.types.data_types import STRING, TIMESTAMP, Field, Schema
 from service.store import input_streams
 from service.store.session import Database
 
@@ -87,6 +87,7 @@ def check_job(
                 raise
             found[name] = _resolve_without_files(name, spec.refreshed[name], error)
         _check_event_time(name, table, found[name].schema)
+        _check_operation(name, table, found[name].schema)
     with _compile_slots:
         schemas = {name: one.schema for name, one in found.items()}
         query = compile_job(spec, schemas, is_accepted=is_accepted, has_new_settings=is_accepted)
@@ -162,15 +163,30 @@ def _stream_schema(name: str, table: StreamTable, streams: Mapping[str, Schema])
     return known
 
 
+def _check_operation(name: str, table: Table, schema: Schema) -> None:
+    if isinstance(table, RateTable) or table.operation is None:
+        return
+    pointer = f"{pointer_of(name)}/operation"
+    found = _column(name, schema, table.operation, pointer)
+    if found.type != STRING:
+        detail = f"The operation of a row must be a STRING; '{found.name}' is {found.type}."
+        raise SpecError.of("operation_not_text", detail, pointer=pointer)
+
+
+def _column(table: str, schema: Schema, column: str, pointer: str) -> Field:
+    found = schema.find(column)
+    if found is None:
+        nearest = nearest_names(column, list(schema.names))
+        detail = f"Table '{table}' has no column '{column}'.{did_you_mean(nearest)}"
+        raise SpecError.of("unknown_column", detail, pointer=pointer, suggestions=nearest)
+    return found
+
+
 def _check_event_time(name: str, table: Table, schema: Schema) -> None:
     if table.event_time is None:
         return
     column, pointer = table.event_time.column, f"{pointer_of(name)}/event_time/column"
-    found = schema.find(column)
-    if found is None:
-        nearest = nearest_names(column, list(schema.names))
-        detail = f"Table '{name}' has no column '{column}'.{did_you_mean(nearest)}"
-        raise SpecError.of("unknown_column", detail, pointer=pointer, suggestions=nearest)
+    found = _column(name, schema, column, pointer)
     if found.type != TIMESTAMP:
         detail = f"The event time must be a TIMESTAMP; '{column}' is {found.type}."
         raise SpecError.of("event_time_not_timestamp", detail, pointer=pointer)

@@ -44,9 +44,9 @@ WorkerStatusText = Annotated[
             "type": "string",
             "examples": ["READY"],
             "x-extensible-enum": _STATES,
-            "description": f"One of {', '.join(_STATES)}; later versions may add more. STARTING: its Spark is still "
-            "starting. DRAINING: it accepts no more jobs and ends after its current ones. UNAVAILABLE: it cannot run "
-            "jobs because of `unavailable_reason`. SILENT: it has sent no heartbeat for the duration of a lease.",
+            "description": f"One of {', '.join(_STATES)}; later versions may add more. STARTING: Spark is "
+            "starting. DRAINING: it ends after its current jobs. UNAVAILABLE: it cannot run jobs because of "
+            "`unavailable_reason`. SILENT: it sent no heartbeat for the duration of a lease.",
         }
     ),
 ]

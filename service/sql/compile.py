@@ -201,6 +201,10 @@ def compile_job(
 
 def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool, checks_settings: bool) -> BoundQuery:
     event_times = event_times_of(spec)
+    schemas = {
+        name: schema.without(spec.operations[name]) if name in spec.operations else schema
+        for name, schema in schemas.items()
+    }
     if spec.query is not None:
         if not is_accepted:
             check_work(spec.query, schemas, "/query", is_read=True)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +26,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from service.contract.job import JobSpec
 from service.contract.problems import SpecError
+from service.contract.tables import ADDING, REMOVING
 from service.sql.compile import compile_job
 from service.sql.resolve.bound import tables_of
-from service.sql.types.data_types import Schema
+from service.sql.types.data_types import STRING, Field, Schema
 from tests.conformance.change_queries import QueryMaker
 from tests.conformance.conftest import FACTS, facts
 from tests.conformance.laboratory import in_spark
@@ -39,10 +40,14 @@ from workers.engine.streaming.changes import run as changes_run
 from workers.engine.streaming.changes.plan import ChangePlan, plan_changes
 from workers.engine.streaming.changes.run import Changes, one_frame, source_scans
 from workers.engine.streaming.changes.state_files import undo
+from workers.engine.streaming.sources import OPERATION
 
 BUCKETS = 2
 _LARGE = 0.1
 """The share of mini-batches that are run as if they were large."""
+_REMOVING = 0.5
+"""The share of queries over streams from which rows are removed."""
+_OP = (Field("op", STRING),)
 _SPARK = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -60,34 +65,42 @@ class InterruptedRunError(Exception):
 
 @dataclass
 class ChangesRun:
-    """The mini-batches of one query over `streams`, and its result so far."""
+    """The mini-batches of one query over `streams`, and its result so far. `removes`: the column `op` of a row says
+    whether it is added or removed.
+    """
 
     session: SparkSession
     sql: str
     streams: tuple[str, ...]
     directory: Path
+    removes: bool = False
     rows: dict[str, tuple[tuple[Any, ...], int]] = field(default_factory=dict)
     batches: int = 0
 
     def __post_init__(self) -> None:
-        tables = {name: {"format": "parquet", "path": name, "role": "stream"} for name in self.streams}
+        table = {"format": "parquet", "role": "stream", "operation": "op" if self.removes else None}
+        tables = {name: {**table, "path": name} for name in self.streams}
         spec = JobSpec.model_validate({"mode": "incremental", "tables": tables, "sql": self.sql})
-        query = compile_job(spec, dict.fromkeys(self.streams, Schema(FACTS.fields)))
+        query = compile_job(
+            spec, dict.fromkeys(self.streams, Schema((*FACTS.fields, *_OP) if self.removes else FACTS.fields))
+        )
         aliases = {table.alias: table.table for table in tables_of(query)}
-        self.plan: ChangePlan = plan_changes(build(query), frozenset(aliases))
+        removing = frozenset(aliases) if self.removes else frozenset[str]()
+        self.plan: ChangePlan = plan_changes(build(query), frozenset(aliases), removing)
         self._scans = source_scans(self.plan, frozenset(aliases))
 
     def run(self, changes: Mapping[str, DataFrame], random: Random | None = None) -> None:
         """Runs the next mini-batch. With `random`, it may be interrupted, and then runs again."""
         frames = {
             scan.alias: changes[scan.table].select(
-                *(F.col(name).alias(one.name) for one, name in scan.columns if not one.name.startswith("$"))
+                *(F.col(name).alias(one.name) for one, name in scan.columns if not one.name.startswith("$")),
+                *([F.col("op").alias(OPERATION)] if self.removes else []),
             )
             for scan in self._scans
         }
         frame = one_frame(self._scans, frames)
         small_bytes = 0 if random is not None and random.random() < _LARGE else 1 << 64
-        work = Changes(self.plan, self._scans, {}, BUCKETS, small_bytes)
+        work = Changes(self.plan, self._scans, {}, BUCKETS, small_bytes, has_weights=self.removes)
         tries = 1 if random is None else random.choice((1, 1, 2, 3))
         for number in range(tries):
             fence = 10 * self.batches + number
@@ -117,17 +130,30 @@ class ChangesRun:
 @contextmanager
 def _interrupted(stop: int | None) -> Any:
     """Inside, the task of the state with this number is the last one that ends."""
-    original, done = changes_run._Batch._through_state, [0]
+    done = [0]
 
-    def task(self: Any, *arguments: Any, **more: Any) -> Any:
-        made = original(self, *arguments, **more)
-        done[0] += 1
-        if stop is not None and done[0] > stop:
-            raise InterruptedRunError
-        return made
+    def counted(original: Callable[..., Any]) -> Callable[..., Any]:
+        def task(*arguments: Any, **more: Any) -> Any:
+            made = original(*arguments, **more)
+            done[0] += 1
+            if stop is not None and done[0] > stop:
+                raise InterruptedRunError
+            return made
 
-    with patch.object(changes_run._Batch, "_through_state", task):
+        return task
+
+    batch = changes_run._Batch
+    with (
+        patch.object(batch, "_through_state", counted(batch._through_state)),
+        patch.object(batch, "_computed", counted(batch._computed)),
+    ):
         yield
+
+
+def _chosen(random: Random, rows: Sequence[Any]) -> set[int]:
+    """Returns places of rows: none, some or all of them."""
+    share = random.choice((0.0, 0.3, 0.3, 1.0))
+    return {place for place in range(len(rows)) if random.random() < share}
 
 
 def check(spark: SparkSession, session: SparkSession, directory: Path, seed: int, number: int) -> tuple[str, str]:
@@ -137,8 +163,9 @@ def check(spark: SparkSession, session: SparkSession, directory: Path, seed: int
     random = Random(f"{seed} {number}")
     sql = QueryMaker(random).query(random.randint(1, 3))
     streams = tuple(name for name in "st" if f"FROM {name}" in sql)
+    removes = random.random() < _REMOVING
     try:
-        run = ChangesRun(session, sql, streams, directory / str(number))
+        run = ChangesRun(session, sql, streams, directory / str(number), removes)
     except SpecError as error:
         return sql, f"refused: {error}"
     rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in streams}
@@ -147,9 +174,16 @@ def check(spark: SparkSession, session: SparkSession, directory: Path, seed: int
         new = {name: facts(random.choice((0, 3, 15)), 0.3, random.randint(0, 1 << 30)) for name in streams}
         # Equal rows have weights above 1.
         new = {name: own + own[: random.choice((0, 0, 5))] for name, own in new.items()}
-        run.run({name: session.createDataFrame(own, _DDL) for name, own in new.items()}, random)
+        gone = {name: _chosen(random, own) if removes else set() for name, own in rows.items()}
+        changes = {
+            name: [(*row, random.choice(ADDING)) for row in own]
+            + [(*rows[name][place], random.choice(REMOVING)) for place in gone[name]]
+            for name, own in new.items()
+        }
+        ddl = f"{_DDL}, op STRING"
+        run.run({name: session.createDataFrame(own, ddl) for name, own in changes.items()}, random)
         for name, own in new.items():
-            rows[name] += own
+            rows[name] = [row for place, row in enumerate(rows[name]) if place not in gone[name]] + own
             oracle.createDataFrame(rows[name], _DDL).createOrReplaceTempView(name)
         found = difference(oracle.sql(in_spark(sql)).collect(), run.result)
         if found is not None:

@@ -143,7 +143,7 @@ class _StagedThenKilled(Stage):
 
 class StreamRun:
     """A run of a query over streams below `root`. Tables without `put` rows are static tables below `statics`.
-    `event_time` has the column and the delay of streams that declare one.
+    `event_time` has the column and the delay of streams that declare one, `operations` the operation columns.
     """
 
     def __init__(
@@ -157,9 +157,11 @@ class StreamRun:
         provider: StateProvider = StateProvider.ROCKSDB,
         method: DistinctMethod = DistinctMethod.AUTO,
         event_time: Mapping[str, tuple[str, str]] | None = None,
+        operations: Mapping[str, str] | None = None,
         output: OutputMode | None = None,
         is_accepted: bool = False,
     ) -> None:
+        operations = operations or {}
         self._root = root
         self._files = 0
         self._fence = 0
@@ -172,7 +174,7 @@ class StreamRun:
         schemas = dict(streams)
         for name, schema in streams.items():
             (root / name).mkdir(parents=True)
-            tables[name] = StreamInput(parquet(name), f"file://{root / name}", schema)
+            tables[name] = StreamInput(parquet(name), f"file://{root / name}", schema, operation=operations.get(name))
         for name, path in (statics or {}).items():
             tables[name] = table_input(path, name, parquet(name))
             schemas[name] = tables[name].schema
@@ -182,6 +184,8 @@ class StreamRun:
         }
         for name, (column, delay) in (event_time or {}).items():
             sources[name]["event_time"] = {"column": column, "delay": delay}
+        for name, column in operations.items():
+            sources[name]["operation"] = column
         spec = JobSpec.model_validate({"mode": "incremental", "tables": sources, "sql": sql})
         query = compile_job(spec, schemas, is_accepted=is_accepted)
         engine = StreamEngine(session, 2)

@@ -127,7 +127,7 @@ def _add_posted(inputs: Inputs, name: str, table: StreamTable, posted: Mapping[s
     source = TableSource(format=TableFormat.PARQUET, path=str(known.directory))
     # The configured path may contain links; files are opened without following links.
     files = tuple(sorted(real(known.directory).glob("[0-9]*.parquet")))
-    inputs.tables[name] = StreamInput(source, _uri(name, str(known.directory)), known.schema, files)
+    inputs.tables[name] = StreamInput(source, _uri(name, str(known.directory)), known.schema, files, table.operation)
 
 
 def _add_directory(inputs: Inputs, name: str, table: TableSource, found: TableFiles) -> None:
@@ -141,7 +141,9 @@ def _add_directory(inputs: Inputs, name: str, table: TableSource, found: TableFi
             f"'{table.path}' no longer has a file from which to infer the columns. Add one, and resume the job.",
             pointer=f"{pointer_of(name)}/path",
         )
-    inputs.tables[name] = StreamInput(table, _uri(name, str(found.directory_or_file)), schema, found.files)
+    inputs.tables[name] = StreamInput(
+        table, _uri(name, str(found.directory_or_file)), schema, found.files, table.operation
+    )
 
 
 def _uri(table: str, place: str) -> str:

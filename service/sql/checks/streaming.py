@@ -51,11 +51,27 @@ def check_streaming(spec: JobSpec, query: BoundQuery) -> bool:
     """
     issues = issues_without_changes(spec, query)
     has_stream = any(table.table in spec.streams for table in tables_of(query))
-    by_changes = bool(issues) and has_stream and spec.output_mode is not OutputMode.APPEND and not spec.refreshed
+    removing = next((table.table for table in tables_of(query) if table.table in spec.operations), None)
+    by_changes = (
+        (bool(issues) or removing is not None)
+        and has_stream
+        and spec.output_mode is not OutputMode.APPEND
+        and not spec.refreshed
+    )
     issues = list(issues_of_changes(spec, query)) if by_changes else [*issues, *_issues_of_result(spec, query)]
+    if removing is not None and not by_changes:
+        issues.append(_operation_issue(removing))
     if issues:
         raise SpecError(issues)
     return by_changes
+
+
+def _operation_issue(table: str) -> Issue:
+    detail = (
+        f"Table '{table}' has an operation column, so its rows may be removed again. Use 'output_mode': 'update', and "
+        "no 'refresh'."
+    )
+    return Issue(code="operation_not_applicable", detail=detail, pointer=f"/tables/{table}/operation")
 
 
 def issues_without_changes(spec: JobSpec, query: BoundQuery) -> list[Issue]:

@@ -204,6 +204,11 @@ class Schema:
         """Returns the columns whose names equal `name`, ignoring case, in order."""
         return self._by_folded_name.get(name.casefold(), ())
 
+    def without(self, name: str) -> Schema:
+        """Returns the other columns."""
+        found = self.find(name)
+        return Schema(tuple(field for field in self.fields if field is not found))
+
     @cached_property
     def _by_folded_name(self) -> Mapping[str, Sequence[Field]]:
         found: dict[str, list[Field]] = {}

@@ -121,6 +121,11 @@ def test_sinks(sink: dict[str, Any], kind: type[object]) -> None:
             "event_time_not_applicable",
             "tables.u.event_time",
         ),
+        (
+            {"tables": {"t": CLICKS, "u": {**FILES, "role": "static", "operation": "op"}}},
+            "operation_not_applicable",
+            "tables.u.operation",
+        ),
         ({"tables": {"t": {**CLICKS, "role": "static"}}}, "literal_error", "tables.t.role"),
         ({"tables": {"t": {**CLICKS, "path": "x"}}}, "extra_forbidden", "tables.t.path"),
         ({"tables": {"t": {"format": "stream", "stream": "../x"}}}, "string_pattern_mismatch", "tables.t.stream"),

@@ -182,6 +182,13 @@ class TestStreamingTables:
                 table = {"format": "stream", "stream": "clicks", "event_time": {"column": column}}
                 assert self.refused({"orders": table}) == (code, "/tables/orders/event_time/column")
 
+    def test_an_operation_is_a_text_of_its_table(self, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[str, str]] = [("opp", "unknown_column"), ("ts", "operation_not_text")]
+        for column, code in cases:
+            with subtests.test(column=column, code=code):
+                table = {"format": "stream", "stream": "clicks", "operation": column}
+                assert self.refused({"orders": table}) == (code, "/tables/orders/operation")
+
     def test_only_a_stream_with_a_schema_may_begin_without_files(self, tmp_path: Path) -> None:
         (tmp_path / "orders").mkdir()
         roots = (DirectoryRoot(tmp_path),)

@@ -41,7 +41,16 @@ from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.statistics.model import Statistics
 from workers.engine.streaming.changes.run import Changes, one_frame, source_scans, static_scans
 from workers.engine.streaming.sinks.base import OfNothing
-from workers.engine.streaming.sources import BatchBound, Input, SourceRead, read_inputs, reads_of
+from workers.engine.streaming.sources import (
+    OPERATION,
+    BatchBound,
+    Input,
+    SourceRead,
+    StreamInput,
+    read_inputs,
+    reads_of,
+    with_operations,
+)
 from workers.engine.streaming.state import StateOptions, layout_of, prepare_session
 from workers.engine.streaming.static_joins import join_static_tables, static_joins
 from workers.engine.streaming.stream_plan import (
@@ -136,7 +145,12 @@ class StreamEngine:
         )
         built = with_ids(build(query))
         check()
-        changed = self._planned_by_changes(built, streams, output, state_layout)
+        removing = frozenset(
+            table.alias
+            for table in tables_of(query)
+            if isinstance(found := tables[table.table], StreamInput) and found.operation is not None
+        )
+        changed = self._planned_by_changes(built, streams, removing, output, state_layout)
         if changed is not None:
             return self._of_changes(query, built, changed, streams, tables, bounds, settings, state, check)
         bitmaps = self._bitmaps(built, streams, tables, settings.distinct_method, state_layout, check)
@@ -173,10 +187,13 @@ class StreamEngine:
         self,
         built: Node,
         streams: frozenset[str],
+        removing: frozenset[str],
         output: OutputMode | None,
         state_layout: Mapping[str, Any] | None,
     ) -> StreamPlan | None:
         """Returns the plan by changes, if the query has no other plan or the state is that of this one."""
+        if removing:
+            return changes_plan(built, streams, "rows of a stream are removed", removing)
         if state_layout is not None and state_layout.get("shape") == Shape.CHANGES.value:
             return changes_plan(built, streams, "the existing state is that of changes")
         if output is OutputMode.APPEND or state_layout is not None:
@@ -213,11 +230,12 @@ class StreamEngine:
                 name: file_set_of(table) for name, table in static_tables.items() if isinstance(table, TableInput)
             },
         )
-        inputs = read_inputs(self._session, plan.node, tables, bounds)
+        inputs = read_inputs(self._session, with_operations(plan.node, tables), tables, bounds)
         check()
         statics = {scan.alias: inputs[scan.alias] for scan in static_scans(plan.changes, streams)}
         frame = one_frame(scans, inputs)
-        changes = Changes(plan.changes, scans, statics, state.partitions)
+        has_weights = any(OPERATION in inputs[scan.alias].columns for scan in scans)
+        changes = Changes(plan.changes, scans, statics, state.partitions, has_weights=has_weights)
         trace = (*notes_on(query, built), *traces_of(plan, streams, settings, is_changed=False))
         statistics = Statistics({}, {}, self._slots)
         report = plan_report(Plan(before=built, after=plan.node, changed_by={}, trace=trace), statistics, None)

@@ -20,7 +20,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote
@@ -39,8 +39,9 @@ from service.data.file_io import DataFile, opened, rows_in, size_of, text_of
 from service.data.schemas import RATE_SCHEMA
 from service.data.text_heads import read_head
 from service.sql.expressions.scalar import quoted
-from service.sql.types.data_types import Schema
+from service.sql.types.data_types import STRING, Field, Schema
 from workers.engine.plan.nodes import Node, Scan
+from workers.engine.plan.traversal import transform_up
 from workers.engine.spark.sources import TableInput, ddl_of, fields_to_read, read_scan, reader_options, scans_of
 
 DEFAULT_ROWS = 2_000_000
@@ -76,6 +77,8 @@ class StreamInput:
     directory: str
     schema: Schema
     files: tuple[DataFile, ...] = ()
+    operation: str | None = None
+    """The column that says whether a row is added or removed."""
 
     @property
     def unescaped(self) -> str:
@@ -105,6 +108,24 @@ class SourceRead:
 
 Input = TableInput | StreamInput | RateInput
 """A table of a streaming query; all but the first are streams."""
+
+OPERATION = "$operation"
+"""The name of the operation column in the rows of a stream."""
+
+
+def with_operations(node: Node, tables: Mapping[str, Input]) -> Node:
+    """Returns a plan whose scans also read the operation columns of streams, as `OPERATION`."""
+
+    def added(part: Node) -> Node:
+        table = tables[part.table] if isinstance(part, Scan) else None
+        if not isinstance(part, Scan) or not isinstance(table, StreamInput) or table.operation is None:
+            return part
+        found = table.schema.find(table.operation)
+        if found is None:
+            raise KeyError(table.operation)
+        return replace(part, columns=(*part.columns, (Field(OPERATION, STRING), found.name)))
+
+    return transform_up(node, added)
 
 
 def read_inputs(

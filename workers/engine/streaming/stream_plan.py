@@ -208,12 +208,12 @@ def stream_plan(
     return StreamPlan(shape, built, node, reason, output_of(built), keys)
 
 
-def changes_plan(built: Node, streams: frozenset[str], why: str) -> StreamPlan:
-    """Returns the plan of a built query by changes; `why` is the reason why no other plan is possible. Raises
-    StreamPlanError.
+def changes_plan(built: Node, streams: frozenset[str], why: str, removing: frozenset[str] = frozenset()) -> StreamPlan:
+    """Returns the plan of a built query by changes; `why` is the reason why no other plan is possible. Streams with the
+    aliases `removing` have rows that are removed. Raises StreamPlanError.
     """
     try:
-        changes = plan_changes(built, streams)
+        changes = plan_changes(built, streams, removing)
     except ChangesPlanError as error:
         raise StreamPlanError(str(error)) from None
     steps = " ".join(changes.texts)

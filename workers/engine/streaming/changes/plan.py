@@ -88,12 +88,14 @@ class ChangePlan:
         return tuple(f"{step.text} keeps {step.keeps}." for step in self.steps)
 
 
-def plan_changes(built: Node, streams: frozenset[str]) -> ChangePlan:
-    """Returns the plan of a built query; `streams` are the aliases of streams. Raises ChangesPlanError."""
+def plan_changes(built: Node, streams: frozenset[str], removing: frozenset[str] = frozenset()) -> ChangePlan:
+    """Returns the plan of a built query; `streams` are the aliases of streams, and those in `removing` have rows that
+    are removed. Raises ChangesPlanError.
+    """
     if not isinstance(built, Project):
         raise ChangesPlanError("the top node of a query must be its SELECT")
     _check_names_and_clocks(built)
-    planner = _Planner(streams)
+    planner = _Planner(streams, removing)
     output = output_of(built)
     top, keys = _with_keys(built)
     rows = planner.changes(without_watermarks(top))
@@ -248,8 +250,9 @@ class _Changes:
 class _Planner:
     """Plans the steps of one query."""
 
-    def __init__(self, streams: frozenset[str]) -> None:
+    def __init__(self, streams: frozenset[str], removing: frozenset[str]) -> None:
         self._streams = streams
+        self._removing = removing
         self._known: dict[Node, _Changes] = {}
         self._names = count()
         self.steps: list[Step] = []
@@ -288,9 +291,8 @@ class _Planner:
         match node:
             case Scan():
                 weight = Field(WEIGHT, BIGINT)
-                return _Changes(
-                    replace(node, columns=(*node.columns, (weight, WEIGHT))), retracts=False, is_single=True
-                )
+                removes = node.alias in self._removing
+                return _Changes(replace(node, columns=(*node.columns, (weight, WEIGHT))), removes, is_single=True)
             case Project():
                 below = self.changes(node.input)
                 items = (*node.items, Named(OF_CHANGE, WEIGHT))

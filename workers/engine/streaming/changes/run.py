@@ -22,6 +22,7 @@ from pyspark import StorageLevel, cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
+from service.contract.tables import ADDING, REMOVING
 from service.results.columns import arrow_schema
 from service.sql.expressions.scalar import Scalar, quoted
 from service.sql.types.data_types import BIGINT, INT, Field
@@ -37,6 +38,7 @@ from workers.engine.streaming.changes.state_files import KEY, WEIGHT, read_manif
 from workers.engine.streaming.changes.state_tasks import BUCKET, PORT, StateTask, TooManyRowsError, value_of
 from workers.engine.streaming.changes.steps import JOINED, KEPT, Step
 from workers.engine.streaming.query import StateProgress
+from workers.engine.streaming.sources import OPERATION
 
 # Executors need not have this package: the modules are sent to them with the task.
 for _module in (state_files, state_tasks):
@@ -55,8 +57,9 @@ SMALL_ROWS = 20_000
 
 def one_frame(scans: Sequence[Scan], frames: Mapping[str, DataFrame]) -> DataFrame:
     """Returns the rows of several streams as those of one, with the place of the stream in `scans` in a column, and
-    NULL in the columns of the others.
+    NULL in the columns of the others. If a stream has operations, all rows have a weight.
     """
+    has_weights = any(OPERATION in frames[scan.alias].columns for scan in scans)
     fields = [field for scan in scans for field, _ in _without_weight(scan)]
     united: DataFrame | None = None
     for place, scan in enumerate(scans):
@@ -65,11 +68,28 @@ def one_frame(scans: Sequence[Scan], frames: Mapping[str, DataFrame]) -> DataFra
             F.col(quoted(field.name)) if field.name in own else F.lit(None).cast(str(field.type)).alias(field.name)
             for field in fields
         ]
+        if has_weights:
+            columns.append(_weight_of(frames[scan.alias], scan.table).alias(WEIGHT))
         part = frames[scan.alias].select(F.lit(place).alias(_SOURCE), *columns)
         united = part if united is None else united.union(part)
     if united is None:
         raise ValueError("the query reads no stream")
     return united
+
+
+def _weight_of(frame: DataFrame, table: str) -> Column:
+    one = F.lit(1).cast("BIGINT")
+    if OPERATION not in frame.columns:
+        return one
+    operation = F.lower(F.col(quoted(OPERATION)))
+    known = f"It must be one of {', '.join((*ADDING, *REMOVING))}."
+    given = F.coalesce(F.concat(F.lit("'"), F.substring(F.col(quoted(OPERATION)), 1, 20), F.lit("'")), F.lit("NULL"))
+    unknown = F.raise_error(F.concat(F.lit(f"A row of table '{table}' has the operation "), given, F.lit(f". {known}")))
+    return (
+        F.when(operation.isin(*map(str.lower, ADDING)), one)
+        .when(operation.isin(*map(str.lower, REMOVING)), -one)
+        .otherwise(unknown.cast("BIGINT"))
+    )
 
 
 def _without_weight(scan: Scan) -> tuple[tuple[Field, str], ...]:
@@ -79,7 +99,8 @@ def _without_weight(scan: Scan) -> tuple[tuple[Field, str], ...]:
 @dataclass
 class Changes:
     """Computes the result of each mini-batch. `scans` are those of streams, in the order of `one_frame`; `statics` are
-    the rows of static tables, by alias. A mini-batch of at most `small_bytes` of files is small.
+    the rows of static tables, by alias. A mini-batch of at most `small_bytes` of files is small. `has_weights`: the
+    rows of streams have a weight (`one_frame`).
     """
 
     plan: ChangePlan
@@ -87,6 +108,7 @@ class Changes:
     statics: Mapping[str, DataFrame]
     buckets: int
     small_bytes: int = SMALL_BYTES
+    has_weights: bool = False
     state: tuple[StateProgress, ...] = ()
     """The state of each step after the newest mini-batch."""
 
@@ -160,7 +182,8 @@ class _Batch:
         for place, scan in enumerate(changes.scans):
             columns = [F.col(quoted(field.name)) for field, _ in _without_weight(scan)]
             of_scan = frame.where(F.col(quoted(_SOURCE)) == place) if len(changes.scans) > 1 else frame
-            self._frames[scan.alias] = of_scan.select(*columns, F.lit(1).cast("BIGINT").alias(WEIGHT))
+            weight = F.col(quoted(WEIGHT)) if changes.has_weights else F.lit(1).cast("BIGINT").alias(WEIGHT)
+            self._frames[scan.alias] = of_scan.select(*columns, weight)
 
     def _prepare_session(self) -> None:
         """Sets the properties of the queries of this mini-batch; the session belongs to the stream."""
