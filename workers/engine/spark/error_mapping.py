@@ -26,6 +26,7 @@ Codes of `problem_of_spark_error`:
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from service.contract.problems import Issue, Problem
 from service.sql.failed_expressions import QueryExpressions
 from service.sql.types.data_types import Field
 from workers.engine.spark.avro_source import MARK as AVRO_MARK
-from workers.engine.spark.error_texts import explained, is_of_python, shortened
+from workers.engine.spark.error_texts import SENTENCES, explained, is_of_python, shortened
 from workers.engine.spark.failed_values import CODES as VALUE_CODES
 from workers.engine.spark.failed_values import NO_XML, Failure, describe
 
@@ -140,6 +141,8 @@ _TOO_COMPLEX = "FAILED_TO_PARSE_TOO_COMPLEX"
 """Spark's parser raises it if the stack was too small."""
 _DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 """Messages of the kernel if a disk, a user's quota or the file size limit is exceeded (ENOSPC, EDQUOT, EFBIG)."""
+_DISK_FULL_OF_PYTHON = re.compile(rf"^OSError: \[Errno \d+\] (?:{'|'.join(_DISK_FULL)})", re.MULTILINE)
+"""The same as the last line of a traceback, from a task in Python."""
 _BROADCAST_TIMEOUT = "_LEGACY_ERROR_TEMP_2097"
 _BROADCASTING = frozenset({_BROADCAST_TIMEOUT, *(f"_LEGACY_ERROR_TEMP_{number}" for number in (2248, 2249, 2250))})
 _RESULT_LIMIT = "spark.driver.maxResultSize"
@@ -154,6 +157,8 @@ _REMOVED_ADVICE = re.compile(
 )
 _AVRO = re.compile(rf"{AVRO_MARK}: (.*)")
 """An error of a Python worker that reads an Avro file."""
+_OF_PYTHON = "PYTHON_EXCEPTION"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _BAD_XML = "org.xml.sax.SAXParseException"
 """Only the functions of XPath raise it, without a condition."""
 _SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}\.?")
@@ -176,7 +181,7 @@ def problem_of_spark_error(
     expressions: QueryExpressions | None = None,
     columns: Sequence[tuple[Field, ...]] = (),
 ) -> Problem | None:
-    """Returns the problem that describes an error of Spark to a client; None for any other error.
+    """Returns the problem that describes an error of Spark, or a full disk, to a client; None for any other error.
 
     `redact` gets Spark's whole text and returns what the client may see; if it returns None, there is no problem. An
     error because the JVM does not answer is not an error of Spark; the caller must detect it. `status` is 422 if the
@@ -184,9 +189,13 @@ def problem_of_spark_error(
     `errors` of the problem are the places of the one that failed. `columns` are those that the job reads of each of its
     text tables.
     """
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return problem_of_full_disk()
     causes = _causes(error)
     if not causes:
         return None
+    if any(cause.condition == _OF_PYTHON and _DISK_FULL_OF_PYTHON.search(cause.message) for cause in causes):
+        return problem_of_full_disk()
     of_avro = next(filter(None, (_AVRO.search(cause.message) for cause in causes)), None)
     code = "corrupt_file" if of_avro is not None else _code(causes)
     text = redact(_message(causes) if of_avro is None else of_avro[1])
@@ -199,10 +208,20 @@ def problem_of_spark_error(
         detail, issues = describe(_failure(code, causes, redact), expressions)
     else:
         detail = explained(code, text, [redact(cause.message) or "" for cause in causes], columns)
+    status = 500 if code in _OURS or (code == "engine_error" and _is_sparks_fault(causes)) else 422
+    return _problem(code, status, detail, issues)
+
+
+def problem_of_full_disk() -> Problem:
+    """Returns the problem of a full disk, quota or file."""
+    return _problem("disk_full", 500, SENTENCES["disk_full"])
+
+
+def _problem(code: str, status: int, detail: str, issues: tuple[Issue, ...] = ()) -> Problem:
     return Problem(
         type=f"/problems/{code}",
         title=code.replace("_", " ").capitalize(),
-        status=500 if code in _OURS or (code == "engine_error" and _is_sparks_fault(causes)) else 422,
+        status=status,
         detail=shortened(detail, _MAX_DETAIL),
         code=code,
         errors=issues,

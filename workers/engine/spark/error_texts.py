@@ -39,7 +39,7 @@ _MALFORMED_ADVICE = (
     "Set the types of columns with 'columns' or 'schema', or set the option 'mode' to permissive or dropmalformed."
 )
 
-_SENTENCES = {
+SENTENCES = {
     "schema_mismatch": "The columns of a file differ from the table's schema. Correct the file, or the schema.",
     "duplicate_column": "A file has two columns whose names differ in case only. Rename one of them.",
     "unreadable_file": "Spark is not permitted to read a file. The service operator must give it the permission or "
@@ -53,8 +53,8 @@ _SENTENCES = {
     "service operator for more memory (EVENKEEL_SPARK_DRIVER_MEMORY).",
     "query_too_complex": "The query is too large for Spark's planner. Put long lists of values into a file and join "
     "it, or split the query into several jobs.",
-    "disk_full": "The disk is full. The service operator must free disk space for results (EVENKEEL_DATA_RESULTS) and "
-    "for Spark's own files (EVENKEEL_STATE_DIR). Then submit the job again.",
+    "disk_full": "The disk is full. The service operator must free disk space for results (EVENKEEL_DATA_RESULTS), "
+    "streams (EVENKEEL_DATA_STREAMS) and Spark's own files (EVENKEEL_STATE_DIR). Then start the job again.",
     "engine_error": "Spark could not run the query.",
 }
 
@@ -81,7 +81,7 @@ def explained(code: str, text: str, messages: Sequence[str], columns: Sequence[t
     own = known[code](whole) if code in known else None
     if own is not None:
         return own
-    sentence = _SENTENCES.get(code, "A file cannot be read.")
+    sentence = SENTENCES.get(code, "A file cannot be read.")
     return sentence if code in _WITHOUT_SPARKS_TEXT else f"{sentence} Spark says: {text}"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +223,27 @@ def test_a_full_disk_is_named_and_who_fixes_it(spark: SparkSession, expected: st
     assert expected in problem.detail
     assert "EVENKEEL_DATA_RESULTS" in problem.detail
     assert "/stage" not in problem.detail
+
+
+def fail(number: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Returns a task that fails with the error of this number."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        raise OSError(number, os.strerror(number))
+
+    return task
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EDQUOT])
+def test_a_full_disk_of_a_task_in_python(spark: SparkSession, number: int) -> None:
+    # Of a driver, as its own error; its text may have a path of the service.
+    of_driver = problem_of_spark_error(OSError(number, os.strerror(number), "/state/of/the/service"))
+    of_task = problem_of(spark.range(1).mapInArrow(fail(number), "id BIGINT").collect)
+    assert of_driver == of_task
+    assert (of_task.code, of_task.status) == ("disk_full", 500)
+    assert "EVENKEEL_DATA_STREAMS" in of_task.detail
+    assert problem_of_spark_error(OSError(errno.EACCES, os.strerror(errno.EACCES))) is None
 
 
 def test_words_of_a_query_fill_no_disk(spark: SparkSession) -> None:
