@@ -46,7 +46,7 @@ _UNCHECKED_KEY = (
 _KEY_DESCRIPTION = (
     "An API key: `ek_…`. It is created by the service operator (`evenkeel keys create`), or with a key that has the "
     "scope `admin` (`create_key`). `x-scopes` of an operation lists scopes; the key needs one of them. A service that "
-    "only its own machine can reach requires none, and accepts any."
+    "only its own machine can reach requires no key, and accepts any."
 )
 _CONCURRENT_LOOK_UPS_OF_UNKNOWN_KEYS = 2
 

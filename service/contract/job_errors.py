@@ -82,7 +82,7 @@ OF_THE_JOB = (
     ),
     ErrorCode(
         "operation_not_applicable",
-        "A static table has an `operation`, or a job whose rows are not removed again: one with `append` or `refresh`.",
+        "A static table has an `operation`, or the job has `append` or `refresh`, which cannot remove rows.",
         "Remove it, set the role to `stream`, or use `update`.",
     ),
     ErrorCode("operation_not_text", "The column of `operation` is not a STRING.", "Name a STRING column."),

@@ -201,10 +201,7 @@ def compile_job(
 
 def _compiled(spec: JobSpec, schemas: Mapping[str, Schema], *, is_accepted: bool, checks_settings: bool) -> BoundQuery:
     event_times = event_times_of(spec)
-    schemas = {
-        name: schema.without(spec.operations[name]) if name in spec.operations else schema
-        for name, schema in schemas.items()
-    }
+    schemas = visible_schemas(spec, schemas)
     if spec.query is not None:
         if not is_accepted:
             check_work(spec.query, schemas, "/query", is_read=True)
@@ -279,6 +276,12 @@ def _bound_query(
 
 def _with_version(query: BoundQuery, *versions: int) -> BoundQuery:
     return replace(query, needs_version=max(version_of_values(query), *versions))
+
+
+def visible_schemas(spec: JobSpec, schemas: Mapping[str, Schema]) -> dict[str, Schema]:
+    """Returns the columns that the query can use: without those of operations."""
+    hidden = spec.operations
+    return {name: one.without(hidden[name]) if name in hidden else one for name, one in schemas.items()}
 
 
 def event_times_of(spec: JobSpec) -> EventTimes | None:

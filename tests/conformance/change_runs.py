@@ -45,6 +45,7 @@ from workers.engine.streaming.sources import OPERATION
 BUCKETS = 2
 _LARGE = 0.1
 """The share of mini-batches that are run as if they were large."""
+_SMALL_ROWS = (5, 20_000, 20_000)
 _REMOVING = 0.5
 """The share of queries over streams from which rows are removed."""
 _OP = (Field("op", STRING),)
@@ -107,7 +108,10 @@ class ChangesRun:
             stop = None if random is None or number == tries - 1 else random.randint(0, 2 * len(self.plan.steps))
             undo(self.directory, self.batches, fence, len(self.plan.steps), BUCKETS)
             try:
-                with _interrupted(stop), work.of_batch(frame, self.batches, self.directory, fence) as made:
+                with (
+                    _interrupted(stop, random or Random(0)),
+                    work.of_batch(frame, self.batches, self.directory, fence) as made,
+                ):
                     emitted = made.collect()
             except InterruptedRunError:
                 continue
@@ -128,8 +132,10 @@ class ChangesRun:
 
 
 @contextmanager
-def _interrupted(stop: int | None) -> Any:
-    """Inside, the task of the state with this number is the last one that ends."""
+def _interrupted(stop: int | None, random: Random) -> Any:
+    """Inside, the computation with this number, of the state or of a join, is the last one that ends. The most rows of
+    a small mini-batch are chosen.
+    """
     done = [0]
 
     def counted(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,6 +150,7 @@ def _interrupted(stop: int | None) -> Any:
 
     batch = changes_run._Batch
     with (
+        patch.object(changes_run, "SMALL_ROWS", random.choice(_SMALL_ROWS)),
         patch.object(batch, "_through_state", counted(batch._through_state)),
         patch.object(batch, "_computed", counted(batch._computed)),
     ):
@@ -175,9 +182,10 @@ def check(spark: SparkSession, session: SparkSession, directory: Path, seed: int
         # Equal rows have weights above 1.
         new = {name: own + own[: random.choice((0, 0, 5))] for name, own in new.items()}
         gone = {name: _chosen(random, own) if removes else set() for name, own in rows.items()}
+        short = {name: facts(random.choice((0, 4)), 0.3, random.randint(0, 1 << 30)) if removes else [] for name in new}
         changes = {
-            name: [(*row, random.choice(ADDING)) for row in own]
-            + [(*rows[name][place], random.choice(REMOVING)) for place in gone[name]]
+            name: [(*row, random.choice(ADDING)) for row in (*own, *short[name])]
+            + [(*row, random.choice(REMOVING)) for row in (*short[name], *(rows[name][place] for place in gone[name]))]
             for name, own in new.items()
         }
         ddl = f"{_DDL}, op STRING"

@@ -28,6 +28,8 @@ QUERIES = {
     "rows": "SELECT id, k, d, m FROM s WHERE g > 0",
     "sums": "SELECT k, COUNT(*) AS n, SUM(i) AS i, AVG(m) AS m, MIN(d) AS low, MAX(b) AS high FROM s GROUP BY k",
     "without groups": "SELECT COUNT(*) AS n, SUM(b) AS b, COUNT(DISTINCT g) AS g FROM s",
+    "inexact without groups": "SELECT SUM(d) AS d, AVG(f) AS f, MIN(f) AS low FROM s",
+    "values": "SELECT DISTINCT low FROM (SELECT k, MIN(f) AS low FROM s GROUP BY k) AS g",
     "distinct": "SELECT g, COUNT(DISTINCT k, i) AS n FROM s GROUP BY g HAVING COUNT(*) > 2",
     "first rows": "SELECT k, id FROM (SELECT k, id, ROW_NUMBER() OVER (PARTITION BY k ORDER BY i DESC, id) AS place "
     "FROM s) AS ranked WHERE place <= 2",
@@ -77,6 +79,34 @@ def test_result_is_that_of_the_rows_that_remain(spark: SparkSession, tmp_path: P
         }
         expected = in_batch(spark, sql, left, dict.fromkeys(left, _DDL))
         assert difference(expected, run.rows) is None, (number, story)
+
+
+def test_a_row_may_be_removed_before_it_is_added(spark: SparkSession, tmp_path: Path) -> None:
+    row, other = facts(2, 0.0, 7)
+    run = StreamRun(spark, tmp_path / "run", QUERIES["sums"], {"s": WITH_OPERATION}, operations={"s": "op"})
+    for number, (changes, left) in enumerate(
+        [([(*row, "-D")], []), ([(*other, "+I"), (*other, "-D")], []), ([(*row, "+I")], []), ([(*row, "+I")], [row])]
+    ):
+        run.put("s", write_rows(tmp_path / f"{number}.parquet", WITH_OPERATION, changes))
+        assert run.catch_up() is None
+        file = write_rows(tmp_path / "left" / f"{number}.parquet", FACTS, left)
+        assert difference(in_batch(spark, QUERIES["sums"], {"s": [file]}, {"s": _DDL}), run.rows) is None, number
+
+
+def test_large_changes_of_a_window_above_a_join(spark: SparkSession, tmp_path: Path) -> None:
+    static = write_rows(tmp_path / "u" / "u.parquet", FACTS, facts(200, 0.0, 3))
+    sql = (
+        "SELECT s.id, SUM(s.d) OVER (PARTITION BY s.k) AS total, u.b FROM s LEFT JOIN "
+        "(SELECT k, b FROM u WHERE id = 7) AS u ON s.k = u.k"
+    )
+    run = StreamRun(spark, tmp_path / "run", sql, {"s": FACTS}, {"u": tmp_path})
+    assert run.planned.changes is not None
+    run.planned.changes.small_bytes = 0
+    files = [write_rows(tmp_path / "s" / f"{number}.parquet", FACTS, facts(60, 0.3, number)) for number in range(4)]
+    for file in files:
+        run.put("s", file)
+    assert run.catch_up() is None
+    assert difference(in_batch(spark, sql, {"s": files, "u": [static]}, {"s": _DDL, "u": _DDL}), run.rows) is None
 
 
 @pytest.mark.parametrize("operation", ["u", "", None])

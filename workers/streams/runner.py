@@ -26,6 +26,7 @@ from service.contract.problems import SpecError
 from service.contract.tables import StreamTable
 from service.data.posted_rows import stream_directory
 from service.data.roots import find_sink_directory, outside, roots_of
+from service.sql.compile import visible_schemas
 from service.sql.failed_expressions import QueryExpressions
 from service.store import input_streams, jobs, publication, streaming_jobs
 from service.store.publication import Ending
@@ -219,7 +220,7 @@ class StreamRunner:
         followed = {} if lookup_tables is None else lookup_tables.inputs(versions)
         attempt.check()
         inputs = find_inputs(spec, self._roots, posted, followed)
-        attempt.expressions = QueryExpressions(spec, inputs.schemas)
+        attempt.expressions = QueryExpressions(spec, visible_schemas(spec, inputs.schemas))
         attempt.check()
         with labelled(attempt, driver), ExitStack() as unless_planned:
             attempt.check()

@@ -80,10 +80,19 @@ def grouped(number: int, text: str, node: Aggregate, changes: Node, *, retracts:
         for call, part in zip(calls, parts, strict=True)
     )
     new = weighted(Project(merged, (*named(keys), *typed)), fields, ONE)
-    is_there = compose("{0} > 0L", (column(rows.name, BIGINT),), BOOLEAN)
-    changed = consolidated(Union((removed(old(0, fields), fields), new if not keys else Filter(new, is_there))), fields)
+    # A row may be removed before it is added.
+    kept = [compose("{0} <> 0L", (column(rows.name, BIGINT),), BOOLEAN)]
+    if retracts:
+        kept += [
+            compose("COALESCE({0} <> 0, FALSE)", (column(part.output.name, part.output.type),), BOOLEAN)
+            for part in parts
+        ]
+    is_kept = compose(" OR ".join(f"{{{place}}}" for place in range(len(kept))), tuple(kept), BOOLEAN)
+    changed = consolidated(Union((removed(old(0, fields), fields), new if not keys else Filter(new, is_kept))), fields)
     output = output_of(node)
-    result = Project(leaf(KEPT, fields), (*named(keys), *(each.result for each in sums), Named(OF_CHANGE, WEIGHT)))
+    is_there = compose("{0} > 0L", (column(rows.name, BIGINT),), BOOLEAN)
+    there = leaf(KEPT, fields) if not keys else Filter(leaf(KEPT, fields), is_there)
+    result = Project(there, (*named(keys), *(each.result for each in sums), Named(OF_CHANGE, WEIGHT)))
     second = Second(0, fields, by, changed)
     return Step(
         number,

@@ -2,9 +2,9 @@
 
 One streaming query of Spark reads all streams, so that its checkpoint says which rows a mini-batch has. Each mini-batch
 then runs batch queries: for every step, one that reads the state of the changed keys and writes their changes
-(`StateTask`), and the ones that compute the changes of the operator. The state of a step is in the directory
-`<state>/<step>`, in one file for each bucket of keys. It is written before the sink gets the rows, so that a mini-batch
-that the sink has committed needs no repetition.
+(`StateTask`), and the ones that compute the changes of the operator. The state of a step is in the directories
+`<state>/<step>/<bucket>`. It is written before the sink gets the rows, so that a mini-batch that the sink has committed
+needs no repetition.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class _Batch:
         self._kept: list[DataFrame] = []
         self.states: list[StateProgress] = []
         self._frames = dict(changes.statics)
-        self._prepare_session()
+        self._use(in_driver=self._is_small)
         if not self._is_small and _uses(changes) > 1:
             # Spark would read all files of all streams for each use.
             frame = self._stored(frame, eager=False)
@@ -185,18 +185,23 @@ class _Batch:
             weight = F.col(quoted(WEIGHT)) if changes.has_weights else F.lit(1).cast("BIGINT").alias(WEIGHT)
             self._frames[scan.alias] = of_scan.select(*columns, weight)
 
-    def _prepare_session(self) -> None:
-        """Sets the properties of the queries of this mini-batch; the session belongs to the stream."""
+    def _use(self, *, in_driver: bool) -> None:
+        """Sets the properties of the following queries, whose rows the driver reads or not; the session belongs to the
+        stream.
+        """
+        self._in_driver = in_driver
         properties = {
             # Only queries with a state in Spark need them excluded.
             "spark.sql.optimizer.excludedRules": "",
-            "spark.sql.shuffle.partitions": "1" if self._is_small else str(self._changes.buckets),
-            "spark.sql.adaptive.enabled": str(not self._is_small).lower(),
+            "spark.sql.shuffle.partitions": "1" if in_driver else str(self._changes.buckets),
+            "spark.sql.adaptive.enabled": str(not in_driver).lower(),
             # A bucket is a partition.
             "spark.sql.adaptive.coalescePartitions.enabled": "false",
+            "spark.sql.adaptive.localShuffleReader.enabled": "false",
+            "spark.sql.adaptive.skewJoin.enabled": "false",
             # To generate code takes longer than to process a few rows.
-            "spark.sql.codegen.wholeStage": str(not self._is_small).lower(),
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN" if self._is_small else "FALLBACK",
+            "spark.sql.codegen.wholeStage": str(not in_driver).lower(),
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN" if in_driver else "FALLBACK",
         }
         for name, value in properties.items():
             self._session.conf.set(name, value)
@@ -204,27 +209,25 @@ class _Batch:
     def result(self) -> DataFrame:
         """Returns the rows that the mini-batch emits."""
         for step in self._changes.plan.steps:
+            # A step may have few changes although the one before had many.
+            self._use(in_driver=self._is_small)
             self._frames[step.alias] = self._run(step)
             self.states.append(self._state_of(step))
         return self._lowered(self._changes.plan.node)
 
     def _state_of(self, step: Step) -> StateProgress:
         directory = self._directory / str(step.number)
-        written = [
-            file.rows
-            for bucket in range(self._changes.buckets)
-            for file in read_manifest(directory / str(bucket)).files
-            if file.batch_id == self._batch_id
-        ]
+        buckets = range(self._changes.buckets)
+        files = [file for bucket in buckets for file in read_manifest(directory / str(bucket)).files]
         return StateProgress(
             operator=step.text,
             rows=None,
-            updated=sum(written),
+            updated=sum(file.rows for file in files if file.batch_id == self._batch_id),
             removed=0,
             memory_bytes=0,
-            state_bytes=sum(path.stat().st_size for path in directory.glob("*/*.arrow")),
+            state_bytes=sum(file.bytes for file in files),
             late_rows=0,
-            reads=sum(written) if step.is_join else self._read,
+            reads=None if step.is_join else self._read,
             partitions=self._changes.buckets,
             commit_ms=0,
         )
@@ -290,11 +293,16 @@ class _Batch:
         return stored
 
     def _collected(self, frame: DataFrame) -> pa.Table | None:
-        """Returns the rows of a small mini-batch; None if they are too many."""
-        if not self._is_small:
+        """Returns the rows of a small mini-batch; None if they are too many. Then tasks of Spark compute the rest of
+        the step.
+        """
+        if not self._in_driver:
             return None
         rows = frame.limit(SMALL_ROWS + 1).toArrow()
-        return rows if rows.num_rows <= SMALL_ROWS else None
+        if rows.num_rows <= SMALL_ROWS:
+            return rows
+        self._use(in_driver=False)
+        return None
 
     def _frame(self, fields: Sequence[Field], rows: pa.Table | None) -> DataFrame:
         """Returns collected rows with the columns `fields` and the weight; None for no rows."""
@@ -388,8 +396,7 @@ class _Batch:
                 made += task(iter(own.to_batches()))
         except TooManyRowsError:
             # The tasks of Spark read them. They write again what is already written.
-            self._is_small = False
-            self._prepare_session()
+            self._use(in_driver=False)
             return None
         return _Collected(rows, pa.Table.from_batches(made) if made else None, self._frame)
 

@@ -8,8 +8,8 @@ A file of rows never changes. It is sorted by the hash and not compressed, so th
 finds the rows of a key by binary search. A mini-batch writes a new file with its changes, and replaces the manifest:
 files that the manifest does not name do not count. A mini-batch is undone by removing its files from the manifest.
 
-After some mini-batches, their files are merged, and rows whose weights add up to 0 are removed. Each row is merged as
-often as the logarithm of the number of mini-batches, and a bucket has as many files.
+After some mini-batches, their files are merged, and rows whose weights add up to 0 are removed. In n mini-batches, a
+row is merged about log n times, and a bucket has about log n files.
 
 Tasks of Spark use this module in processes that need not have this package. It uses nothing but the standard library,
 Arrow and NumPy.
@@ -20,7 +20,9 @@ from __future__ import annotations
 import fcntl
 import json
 import marshal
+import math
 import os
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,12 +42,16 @@ Numbers = npt.NDArray[np.int64]
 
 _MANIFEST, _LOCK = "manifest.json", "lock"
 _VERSION = 1
-_BATCH_ROWS = 131_072
-"""The rows of a record batch in a file."""
+_BATCH_ROWS, _BATCH_BYTES = 131_072, 16 << 20
+"""The most rows of a record batch in a file, and about the most bytes."""
 _MERGED_FILES = 4
 """The fewest files that are merged."""
 _WAIT_SECONDS = 120
 _POLL_SECONDS = 0.02
+
+
+class UnknownStateError(Exception):
+    """The state was written by another version of the service."""
 
 
 class StaleStateError(Exception):
@@ -66,6 +72,7 @@ class FileEntry:
     port: int
     batch_id: int
     rows: int
+    bytes: int
     removes: bool
 
 
@@ -141,8 +148,12 @@ def sorted_rows(rows: pa.Table) -> SortedRows:
         rows = consolidated(rows)
         removes = _removes(rows)
     order = np.argsort(rows.column(KEY).to_numpy(), kind="stable")
-    batches = rows.take(pa.array(order)).combine_chunks().to_batches(_BATCH_ROWS)
+    batches = rows.take(pa.array(order)).combine_chunks().to_batches(_batch_rows(rows))
     return SortedRows(tuple(batch for batch in batches if batch.num_rows), removes)
+
+
+def _batch_rows(rows: pa.Table) -> int:
+    return max(1, min(_BATCH_ROWS, int(rows.num_rows * _BATCH_BYTES // max(1, rows.nbytes))))
 
 
 def nullable(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -169,7 +180,10 @@ def _removes(rows: pa.Table) -> bool:
 @contextmanager
 def locked(directory: Path) -> Iterator[Bucket]:
     """Locks the bucket in `directory`, which is created. Raises StateLockedError and OSError."""
-    directory.mkdir(parents=True, exist_ok=True)
+    if not directory.is_dir():
+        directory.mkdir(parents=True, exist_ok=True)
+        _sync(directory.parent)
+        _sync(directory.parent.parent)
     with (directory / _LOCK).open("ab") as file:
         _lock(file, directory)
         yield Bucket(directory)
@@ -209,13 +223,13 @@ class Bucket:
         files = [file for file in self.manifest.files if file.port == port and file.batch_id < self._batch_id]
         return [self._opened(file) for file in files]
 
-    def add(self, port: int, rows: SortedRows) -> None:
-        """Writes changes of an input."""
+    def add(self, port: int, rows: SortedRows) -> SortedRows | None:
+        """Writes changes of an input, and returns them as they are in the file; None for none."""
         if not rows.rows:
-            return
-        name = f"{port}-{self._batch_id}-{self._fence}-{len(self._added)}.arrow"
-        self._write(name, rows.batches[0].schema, rows.batches)
-        self._added.append(FileEntry(name, port, self._batch_id, rows.rows, rows.removes))
+            return None
+        name, size = self._write(port, self._batch_id, rows.batches[0].schema, rows.batches)
+        self._added.append(FileEntry(name, port, self._batch_id, rows.rows, size, rows.removes))
+        return self._opened(self._added[-1])
 
     def commit(self) -> None:
         """Ends the mini-batch: what was added counts."""
@@ -237,16 +251,18 @@ class Bucket:
         return SortedRows(batches, file.removes)
 
     def _merged(self, files: list[FileEntry]) -> list[FileEntry]:
-        """Merges the newest files of an input, as long as an older one is not larger than all newer ones together."""
+        """Merges the newest files of an input: as many as possible of which the oldest is not larger than the others
+        together.
+        """
         first, rows = len(files), 0
-        while first > 0 and (rows == 0 or files[first - 1].rows <= rows):
-            first -= 1
-            rows += files[first].rows
+        for place in reversed(range(len(files))):
+            if files[place].rows <= rows:
+                first = place
+            rows += files[place].rows
         chosen = files[first:]
         if len(chosen) < _MERGED_FILES:
             return files
         newest = chosen[-1]
-        name = f"{newest.port}-{newest.batch_id}-{self._fence}-merged-{self._batch_id}.arrow"
         opened = [self._opened(file) for file in chosen]
         written = [0, 0]
 
@@ -257,18 +273,22 @@ class Bucket:
                     written[1] += part.removes
                     yield batch
 
-        self._write(name, opened[0].batches[0].schema, batches())
+        name, size = self._write(newest.port, newest.batch_id, opened[0].batches[0].schema, batches())
         if not written[0]:
             return files[:first]
-        return [*files[:first], FileEntry(name, newest.port, newest.batch_id, written[0], bool(written[1]))]
+        return [*files[:first], FileEntry(name, newest.port, newest.batch_id, written[0], size, bool(written[1]))]
 
-    def _write(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        with (self._directory / name).open("wb") as file:
+    def _write(self, port: int, batch_id: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> tuple[str, int]:
+        """Writes a file, and returns its name and size. No other try of the task has a file of this name."""
+        name = f"{port}-{batch_id}-{secrets.token_hex(8)}.arrow"
+        with (self._directory / name).open("xb") as file:
             with pa.ipc.new_file(file, schema) as writer:
                 for batch in batches:
                     writer.write_batch(batch)
             file.flush()
             os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        return name, size
 
 
 def merged(parts: Sequence[SortedRows]) -> Iterator[SortedRows]:
@@ -280,8 +300,16 @@ def merged(parts: Sequence[SortedRows]) -> Iterator[SortedRows]:
         low = bounds[place - 1] if place else None
         high = bounds[place] if place < len(bounds) else None
         slices = [piece for part in parts for piece in _between(part, low, high)]
-        if slices:
+        if len({key for piece in slices for key in _ends(piece)}) == 1 and not any(part.removes for part in parts):
+            # Rows of one hash, which may be many, need no order.
+            yield from (SortedRows((piece,), removes=False) for piece in slices)
+        elif slices:
             yield sorted_rows(pa.Table.from_batches(slices))
+
+
+def _ends(rows: pa.RecordBatch) -> tuple[int, int]:
+    keys = rows.column(KEY)
+    return keys[0].as_py(), keys[-1].as_py()
 
 
 def _between(rows: SortedRows, low: np.int64 | None, high: np.int64 | None) -> Iterator[pa.RecordBatch]:
@@ -299,7 +327,7 @@ def read_manifest(directory: Path) -> Manifest:
     except FileNotFoundError:
         return Manifest()
     if read.pop("version") != _VERSION:
-        raise StaleStateError(f"The state in {directory} was written by another version.")
+        raise UnknownStateError(f"The state in {directory} was written by another version.")
     return Manifest(**{**read, "files": tuple(FileEntry(**file) for file in read["files"])})
 
 
@@ -310,7 +338,13 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
         json.dump({"version": _VERSION, **asdict(manifest)}, file)
         file.flush()
         os.fsync(file.fileno())
+    # The files that it names must not disappear.
+    _sync(directory)
     path.replace(directory / _MANIFEST)
+    _sync(directory)
+
+
+def _sync(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -320,10 +354,11 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 def undo(directory: Path, batch_id: int, fence: int, steps: int, buckets: int) -> None:
     """Undoes a mini-batch in all buckets of all steps, where earlier attempts may have run it, and excludes these
-    attempts. Called before the first mini-batch of an attempt. Raises StaleStateError, StateLockedError and OSError.
+    attempts. Called before the first mini-batch of an attempt. Raises UnknownStateError, StaleStateError,
+    StateLockedError and OSError.
     """
     if any(directory.glob("*/*.sqlite")):
-        raise StaleStateError(
+        raise UnknownStateError(
             "The state was written by an earlier version, in SQLite files. Start the stream as a new job."
         )
     for step in range(steps):
@@ -351,16 +386,19 @@ def consolidated(rows: pa.Table) -> pa.Table:
 
 
 def _comparable(array: pa.Array) -> list[pa.Array]:
-    """Returns columns of which equal values have equal bits, and different values others, for `group_by` of Arrow."""
+    """Returns columns of which equal values have equal bits, and different values others, for `group_by` of Arrow. 0.0
+    equals -0.0.
+    """
     kind = array.type
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], kind)
     if pa.types.is_struct(kind):
         return [array.is_valid(), *(part for child in array.flatten() for part in _comparable(child))]
-    if pa.types.is_float64(kind):
-        return [array.view(pa.int64())]
-    if pa.types.is_float32(kind):
-        return [array.view(pa.int32())]
+    if pa.types.is_floating(kind):
+        # One zero and one NaN, as in GROUP BY of Spark.
+        one_zero = pc.if_else(pc.equal(array, 0), pa.scalar(0.0, kind), array)
+        one_nan = pc.if_else(pc.is_nan(array), pa.scalar(math.nan, kind), one_zero)
+        return [one_nan.view(pa.int64() if pa.types.is_float64(kind) else pa.int32())]
     if pa.types.is_list(kind) or pa.types.is_map(kind):
         # The second version of the encoding has one text for each value.
         return [pa.array([marshal.dumps(value, 2) for value in to_values(array)], pa.binary())]
@@ -385,10 +423,17 @@ def to_values(array: pa.Array) -> list[Any]:
         return list(array.cast(pa.int32()).to_pylist())
     if pa.types.is_decimal(kind):
         return list(array.cast(pa.string()).to_pylist())
+    if pa.types.is_floating(kind):
+        return [None if value is None else _one_of(value) for value in array.to_pylist()]
     if pa.types.is_string(kind):
         # Texts in files need not be valid UTF-8.
         return list(array.view(pa.binary()).to_pylist())
     return list(array.to_pylist())
+
+
+def _one_of(value: float) -> float:
+    """Returns the value with one zero and one NaN."""
+    return math.nan if math.isnan(value) else value or 0.0
 
 
 def _slices(array: pa.Array, values: list[Any]) -> list[Any]:

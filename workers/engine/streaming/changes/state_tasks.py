@@ -59,7 +59,7 @@ class StateTask:
     With `is_join`, returns the columns of both inputs and `WEIGHT`: for each change of an input, its pairs with the
     rows of the other one that have the same hash.
 
-    Nothing is written if the state has more than `most_rows` rows of these keys, or they have more pairs.
+    Nothing that is written counts if the state has more than `most_rows` rows of these keys, or they have more pairs.
     """
 
     directory: str
@@ -131,8 +131,9 @@ class _Changes:
             own = batch if self._task.ports == 1 else batch.filter(pc.equal(batch.column(PORT), port))
             if not own.num_rows:
                 continue
+            # Also those whose changes cancel out: Spark sees these changes too.
+            self._keys[port].append(np.unique(own.column(KEY).to_numpy()))
             if port not in self._task.applied:
-                self._keys[port].append(np.unique(own.column(KEY).to_numpy()))
                 continue
             rows = nullable(own.select([KEY, *self._names[port], WEIGHT]))
             self._pending[port].append(rows)
@@ -147,11 +148,9 @@ class _Changes:
                 continue
             rows = sorted_rows(pa.Table.from_batches(pending))
             pending.clear()
-            self._files.add(port, rows)
-            if self._task.is_join:
-                self._sorted[port].append(rows)
-            else:
-                self._keys[port] += [np.unique(keys) for keys in rows.keys]
+            written = self._files.add(port, rows)
+            if self._task.is_join and written is not None:
+                self._sorted[port].append(written)
         self._bytes = 0
 
     def old(self) -> Iterator[pa.RecordBatch]:
@@ -213,6 +212,11 @@ class _Changes:
 def _rows_of(before: list[SortedRows], wanted: Numbers) -> Iterator[pa.RecordBatch]:
     """Returns the rows of the hashes `wanted`. Weights of equal rows are added up if some are negative."""
     found = [(rows, one) for rows in before for one in rows.found(wanted)]
+    if len(wanted) > 1 and sum(int(one.counts.sum()) for _, one in found) > _ROWS_AT_ONCE:
+        half = len(wanted) // 2
+        yield from _rows_of(before, wanted[:half])
+        yield from _rows_of(before, wanted[half:])
+        return
     if len({id(rows) for rows, _ in found}) > 1 and any(rows.removes for rows, _ in found):
         whole = pa.Table.from_batches([one.batch.take(pa.array(one.places)) for _, one in found])
         yield from consolidated(whole).combine_chunks().to_batches(_ROWS_AT_ONCE)

@@ -21,6 +21,7 @@ from workers.engine.streaming.changes.state_files import (
     SortedRows,
     StaleStateError,
     StateLockedError,
+    UnknownStateError,
     consolidated,
     locked,
     merged,
@@ -221,6 +222,39 @@ def test_rows_of_mini_batches_with_and_without_nulls_are_merged(tmp_path: Path) 
         assert sorted(row[names[1]][0] for row in old) == list(range(number))
 
 
+def test_a_second_try_that_dies_leaves_what_the_first_one_has_written(tmp_path: Path) -> None:
+    run(tmp_path, 0, [(0, 1, "a", 1)])
+    with locked(tmp_path / "0") as bucket:
+        bucket.begin(0, 1, {0})
+        bucket.add(0, rows_of([(1, 5, 1)]))
+    assert run(tmp_path, 1, [(0, 1, "b", 1)]) == {(0, 1, "a"): 1}
+
+
+def test_files_of_decreasing_size_are_merged(tmp_path: Path) -> None:
+    for number in range(60):
+        with locked(tmp_path) as bucket:
+            bucket.begin(number, 1, {0})
+            bucket.add(0, rows_of([(row, number, 1) for row in range(100 - number)]))
+            bucket.commit()
+    files = read_manifest(tmp_path).files
+    assert len(files) < 12
+    assert sum(file.rows for file in files) == sum(100 - number for number in range(60))
+    assert all(file.bytes == (tmp_path / file.name).stat().st_size for file in files)
+
+
+def test_changes_that_cancel_out_read_their_key(tmp_path: Path) -> None:
+    run(tmp_path, 0, [(0, 1, "a", 1)])
+    assert run(tmp_path, 1, [(0, 1, "b", 1), (0, 1, "b", -1)]) == {(0, 1, "a"): 1}
+
+
+def test_rows_of_one_hash_are_merged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_files, "_BATCH_ROWS", 10)
+    parts = [rows_of([(1, number, 1) for number in range(35)]), rows_of([(1, number, 1) for number in range(25)])]
+    pieces = list(merged(parts))
+    assert max(piece.rows for piece in pieces) == 10
+    assert sum(piece.rows for piece in pieces) == 60
+
+
 def test_a_locked_bucket_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_files, "_WAIT_SECONDS", 0)
     with locked(tmp_path), pytest.raises(StateLockedError), locked(tmp_path):
@@ -231,11 +265,11 @@ def test_a_state_of_another_format_is_refused(tmp_path: Path) -> None:
     run(tmp_path, 0, [(0, 1, "a", 1)])
     manifest = tmp_path / "0" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 2'))
-    with pytest.raises(StaleStateError, match="another version"):
+    with pytest.raises(UnknownStateError, match="another version"):
         run(tmp_path, 1, [(0, 1, "a", 1)])
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "0.sqlite").touch()
-    with pytest.raises(StaleStateError, match="SQLite"):
+    with pytest.raises(UnknownStateError, match="SQLite"):
         undo(tmp_path, 1, 1, 1, 1)
 
 
@@ -275,7 +309,7 @@ def test_equal_rows_of_all_types_cancel_out() -> None:
         "b": pa.array([True, None, False], pa.bool_()),
         "i": pa.array([-(1 << 63), None, 7], pa.int64()),
         "f": pa.array([0.1, math.inf, None], pa.float32()),
-        "d": pa.array([math.nan, -0.0, 0.0], pa.float64()),
+        "d": pa.array([math.nan, -0.0, 1e308], pa.float64()),
         "m": pa.array([Decimal("-0.00000001"), None, Decimal("99999999999999999999.99999999")], pa.decimal128(38, 8)),
         "s": pa.array(["", None, "ä\x00🙂"], pa.string()),
         "x": pa.array([b"\xff\xfe", None, b"ok"], pa.binary()).view(pa.string()),
@@ -295,7 +329,9 @@ def test_equal_rows_of_all_types_cancel_out() -> None:
 
     whole = pa.concat_tables([table([1, 1, 1], columns), table([-1, -1, -1], columns)])
     assert consolidated(whole).num_rows == 0
-    # Each column alone tells the rows apart.
+    zeros = pa.table({KEY: [1, 1], "d": [0.0, -0.0], "l": [[-0.0], [0.0]], WEIGHT: [1, -1]})
+    assert consolidated(zeros).num_rows == 0
+    # Each column alone distinguishes the rows.
     for name, values in columns.items():
         shifted = pa.concat_arrays([values.slice(1), values.slice(0, 1)])
         both = pa.concat_tables([table([1, 1, 1], {name: values}), table([2, 2, 2], {name: shifted})])
