@@ -101,7 +101,7 @@ class ChangesRun:
         }
         frame = one_frame(self._scans, frames)
         small_bytes = 0 if random is not None and random.random() < _LARGE else 1 << 64
-        work = Changes(self.plan, self._scans, {}, BUCKETS, small_bytes, has_weights=self.removes)
+        work = Changes(self.plan, self._scans, {}, BUCKETS, small_bytes)
         tries = 1 if random is None else random.choice((1, 1, 2, 3))
         for number in range(tries):
             fence = 10 * self.batches + number

@@ -42,7 +42,6 @@ from workers.engine.statistics.model import Statistics
 from workers.engine.streaming.changes.run import Changes, one_frame, source_scans, static_scans
 from workers.engine.streaming.sinks.base import OfNothing
 from workers.engine.streaming.sources import (
-    OPERATION,
     BatchBound,
     Input,
     SourceRead,
@@ -234,8 +233,7 @@ class StreamEngine:
         check()
         statics = {scan.alias: inputs[scan.alias] for scan in static_scans(plan.changes, streams)}
         frame = one_frame(scans, inputs)
-        has_weights = any(OPERATION in inputs[scan.alias].columns for scan in scans)
-        changes = Changes(plan.changes, scans, statics, state.partitions, has_weights=has_weights)
+        changes = Changes(plan.changes, scans, statics, state.partitions)
         trace = (*notes_on(query, built), *traces_of(plan, streams, settings, is_changed=False))
         statistics = Statistics({}, {}, self._slots)
         report = plan_report(Plan(before=built, after=plan.node, changed_by={}, trace=trace), statistics, None)

@@ -99,8 +99,7 @@ def _without_weight(scan: Scan) -> tuple[tuple[Field, str], ...]:
 @dataclass
 class Changes:
     """Computes the result of each mini-batch. `scans` are those of streams, in the order of `one_frame`; `statics` are
-    the rows of static tables, by alias. A mini-batch of at most `small_bytes` of files is small. `has_weights`: the
-    rows of streams have a weight (`one_frame`).
+    the rows of static tables, by alias. A mini-batch of at most `small_bytes` of files is small.
     """
 
     plan: ChangePlan
@@ -108,7 +107,6 @@ class Changes:
     statics: Mapping[str, DataFrame]
     buckets: int
     small_bytes: int = SMALL_BYTES
-    has_weights: bool = False
     state: tuple[StateProgress, ...] = ()
     """The state of each step after the newest mini-batch."""
 
@@ -182,7 +180,7 @@ class _Batch:
         for place, scan in enumerate(changes.scans):
             columns = [F.col(quoted(field.name)) for field, _ in _without_weight(scan)]
             of_scan = frame.where(F.col(quoted(_SOURCE)) == place) if len(changes.scans) > 1 else frame
-            weight = F.col(quoted(WEIGHT)) if changes.has_weights else F.lit(1).cast("BIGINT").alias(WEIGHT)
+            weight = F.col(quoted(WEIGHT)) if WEIGHT in frame.columns else F.lit(1).cast("BIGINT").alias(WEIGHT)
             self._frames[scan.alias] = of_scan.select(*columns, weight)
 
     def _use(self, *, in_driver: bool) -> None:
@@ -268,9 +266,7 @@ class _Batch:
         part = next(part for part in parts if part.port == second.port)
         nothing: tuple[tuple[int, ...], ...] = tuple(() for _ in parts)
         changes = [(part, self._lowered(node, frames))]
-        written = self._through_state(
-            step, parts, changes, nothing, frozenset({second.port}), is_small=isinstance(read, _Collected)
-        )
+        written = self._through_state(step, parts, changes, nothing, frozenset({second.port}))
         return self._lowered(step.result, {KEPT: written.rows(part, is_old=False)})
 
     def _lowered(self, node: Node, frames: Mapping[str, DataFrame] | None = None) -> DataFrame:
@@ -317,17 +313,13 @@ class _Batch:
         changes: Sequence[tuple[_Part, DataFrame]],
         fetched: tuple[tuple[int, ...], ...],
         applied: frozenset[int],
-        *,
-        is_small: bool = True,
     ) -> _Read:
-        """Reads the state of the keys that changed, and writes the changes of the inputs `applied`. `is_small`: there
-        may be few.
-        """
+        """Reads the state of the keys that changed, and writes the changes of the inputs `applied`."""
         task = self._task(step, parts, fetched, applied)
         united = self._united(parts, changes)
-        read: _Read | None = self._by_driver(task, united) if is_small else None
+        read: _Read | None = self._by_driver(task, united)
         if read is None:
-            # Python processes get and return no row that the driver need not send them.
+            # Python only gets the rows that it writes, and only returns those that it reads.
             placed = self._stored(self._placed(changes, united), eager=False)
             rows = placed if applied else placed.select(*map(quoted, (PORT, BUCKET, KEY)))
             returned = [parts[port] for port in task.returned]

@@ -227,8 +227,7 @@ class Bucket:
         """Writes changes of an input, and returns them as they are in the file; None for none."""
         if not rows.rows:
             return None
-        name, size = self._write(port, self._batch_id, rows.batches[0].schema, rows.batches)
-        self._added.append(FileEntry(name, port, self._batch_id, rows.rows, size, rows.removes))
+        self._added.append(self._write(port, self._batch_id, rows.batches[0].schema, [rows]))
         return self._opened(self._added[-1])
 
     def commit(self) -> None:
@@ -244,6 +243,13 @@ class Bucket:
         for path in self._directory.glob("*.arrow"):
             if path.name not in names:
                 path.unlink(missing_ok=True)
+
+    def undo(self, batch_id: int, fence: int) -> None:
+        """Undoes a mini-batch, and excludes earlier attempts. Raises StaleStateError."""
+        self.manifest.require(batch_id, fence)
+        files = tuple(file for file in self.manifest.files if file.batch_id < batch_id)
+        self.manifest = Manifest(fence, min(self.manifest.newest, batch_id - 1), files)
+        write_manifest(self._directory, self.manifest)
 
     def _opened(self, file: FileEntry) -> SortedRows:
         reader = pa.ipc.open_file(pa.memory_map(str(self._directory / file.name)))
@@ -264,31 +270,23 @@ class Bucket:
             return files
         newest = chosen[-1]
         opened = [self._opened(file) for file in chosen]
-        written = [0, 0]
+        written = self._write(newest.port, newest.batch_id, opened[0].batches[0].schema, merged(opened))
+        return [*files[:first], written] if written.rows else files[:first]
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            for part in merged(opened):
-                for batch in part.batches:
-                    written[0] += batch.num_rows
-                    written[1] += part.removes
-                    yield batch
-
-        name, size = self._write(newest.port, newest.batch_id, opened[0].batches[0].schema, batches())
-        if not written[0]:
-            return files[:first]
-        return [*files[:first], FileEntry(name, newest.port, newest.batch_id, written[0], size, bool(written[1]))]
-
-    def _write(self, port: int, batch_id: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> tuple[str, int]:
-        """Writes a file, and returns its name and size. No other try of the task has a file of this name."""
+    def _write(self, port: int, batch_id: int, schema: pa.Schema, parts: Iterable[SortedRows]) -> FileEntry:
+        """Writes a file, whose name no other try of the task has."""
+        rows, removes = 0, False
         name = f"{port}-{batch_id}-{secrets.token_hex(8)}.arrow"
         with (self._directory / name).open("xb") as file:
             with pa.ipc.new_file(file, schema) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
+                for part in parts:
+                    rows, removes = rows + part.rows, removes or part.removes
+                    for batch in part.batches:
+                        writer.write_batch(batch)
             file.flush()
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
-        return name, size
+        return FileEntry(name, port, batch_id, rows, size, removes)
 
 
 def merged(parts: Sequence[SortedRows]) -> Iterator[SortedRows]:
@@ -364,13 +362,7 @@ def undo(directory: Path, batch_id: int, fence: int, steps: int, buckets: int) -
     for step in range(steps):
         for bucket in range(buckets):
             with locked(directory / str(step) / str(bucket)) as own:
-                manifest = own.manifest
-                manifest.require(batch_id, fence)
-                files = tuple(file for file in manifest.files if file.batch_id < batch_id)
-                write_manifest(
-                    directory / str(step) / str(bucket),
-                    Manifest(fence, min(manifest.newest, batch_id - 1), files),
-                )
+                own.undo(batch_id, fence)
 
 
 def consolidated(rows: pa.Table) -> pa.Table:

@@ -131,8 +131,9 @@ class _Changes:
             own = batch if self._task.ports == 1 else batch.filter(pc.equal(batch.column(PORT), port))
             if not own.num_rows:
                 continue
-            # Also those whose changes cancel out: Spark sees these changes too.
-            self._keys[port].append(np.unique(own.column(KEY).to_numpy()))
+            if self._task.fetched[port] and not self._task.is_join:
+                # Also those whose changes cancel out: Spark sees these changes too.
+                self._keys[port].append(np.unique(own.column(KEY).to_numpy()))
             if port not in self._task.applied:
                 continue
             rows = nullable(own.select([KEY, *self._names[port], WEIGHT]))
@@ -171,18 +172,18 @@ class _Changes:
         of the left side with the changes of the right one.
         """
         left, right = self._sorted
+        new_right = [*self._files.before(1), *right]
         for changes in left:
-            for rows in chain(self._files.before(1), right):
-                yield from self._pairs(changes, rows, is_left=True)
+            yield from self._pairs(changes, new_right, is_left=True)
+        old_left = self._files.before(0)
         for changes in right:
-            for rows in self._files.before(0):
-                yield from self._pairs(changes, rows, is_left=False)
+            yield from self._pairs(changes, old_left, is_left=False)
 
-    def _pairs(self, changes: SortedRows, rows: SortedRows, *, is_left: bool) -> Iterator[pa.RecordBatch]:
-        """Returns the pairs of `changes`, which are of the left or right side, with `rows` of the other one."""
+    def _pairs(self, changes: SortedRows, others: list[SortedRows], *, is_left: bool) -> Iterator[pa.RecordBatch]:
+        """Returns the pairs of `changes`, which are of the left or right side, with rows of the other one."""
         for batch, keys in zip(changes.batches, changes.keys, strict=True):
             wanted, firsts, counts = np.unique(keys, return_index=True, return_counts=True)
-            for found in rows.found(wanted):
+            for found in chain.from_iterable(rows.found(wanted) for rows in others):
                 begins, numbers = firsts[found.owners], counts[found.owners]
                 ends = np.cumsum(numbers * found.counts)
                 for start in range(0, int(ends[-1]), _ROWS_AT_ONCE):
