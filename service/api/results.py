@@ -22,6 +22,7 @@ from service.api.problems import problems
 from service.api.representations import JSON, choose_media_type
 from service.contract.errors import (
     InvalidCursorError,
+    InvalidLookupError,
     JobNotFoundError,
     NotAcceptableError,
     ResultMissingError,
@@ -29,7 +30,7 @@ from service.contract.errors import (
     UnauthenticatedError,
 )
 from service.jobs.read_jobs import EventPage, EventRead, JobEvent, read_events
-from service.jobs.read_result import MAX_PAGE_SIZE, ResultDirectories, ResultPage, find_result, read_result
+from service.jobs.read_result import MAX_PAGE_SIZE, ResultDirectories, ResultPage, find_result, look_up, read_result
 from service.keys.verification import Principal
 from service.results.files import ARROW, CSV, PARQUET, WRITERS, as_csv
 from service.store.session import fault_of
@@ -41,6 +42,9 @@ _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 SSE = "text/event-stream"
 _HEARTBEAT_SECONDS = 10.0
 _DATABASE_PAUSE_SECONDS = 1.0
+_MAX_KEY_LENGTH = 4096
+"""A URL with a key of this length, each character as 12 bytes (`%F0%9F%98%80`), is below the limit of a request's
+head, 64 KiB."""
 
 
 @router.get(
@@ -53,7 +57,14 @@ _DATABASE_PAUSE_SECONDS = 1.0
             "description": "A page of rows as JSON, or the whole result in another format.",
             "content": {CSV: {"schema": {"type": "string"}}, ARROW: _BINARY, PARQUET: _BINARY},
         },
-        **problems(JobNotFoundError, ResultNotReadyError, ResultMissingError, NotAcceptableError, InvalidCursorError),
+        **problems(
+            JobNotFoundError,
+            ResultNotReadyError,
+            ResultMissingError,
+            NotAcceptableError,
+            InvalidCursorError,
+            InvalidLookupError,
+        ),
     },
 )
 def get_result(
@@ -63,6 +74,15 @@ def get_result(
     tenant: ReaderTenant,
     cursor: Cursor = "",
     page_size: Annotated[int, page_size_query("Rows per JSON page", MAX_PAGE_SIZE)] = 1000,
+    key: Annotated[
+        str,
+        Query(
+            max_length=_MAX_KEY_LENGTH,
+            description="A JSON object of columns and values: one page of the rows that have them, as JSON. If rows of "
+            "a streaming job replace each other, name all columns of their keys.",
+            examples=['{"k": "a"}'],
+        ),
+    ] = "",
     csv_formulas: Annotated[
         Literal["escape", "keep"],
         Query(
@@ -75,8 +95,11 @@ def get_result(
 
     The Accept header selects the format: JSON in pages (the default), CSV, Arrow or Parquet.
     """
-    media_type = choose_media_type(request.headers.getlist("accept"), (JSON, *WRITERS))
+    media_type = choose_media_type(request.headers.getlist("accept"), (JSON,) if key else (JSON, *WRITERS))
     places = ResultDirectories(services.settings.results_dir, services.settings.streams_dir)
+    if key:
+        found = look_up(services.database, places, tenant, job_id, key, page_size)
+        return JSONResponse(found.model_dump(), headers={"Vary": "Accept"})
     if media_type == JSON:
         page = read_result(services.database, places, tenant, job_id, cursor, page_size)
         return JSONResponse(page.model_dump(), headers={"Vary": "Accept"})

@@ -152,8 +152,8 @@ def append_rows(
             min_length=1,
             max_length=255,
             pattern=_BATCH_ID,
-            description="Any printable ASCII text. A request with the same id and the same body is the same batch as "
-            "long as the stream exists: after a failure, repeat the request. With another body it is rejected.",
+            description="Any printable ASCII text. A request with the same id and body is the same batch as long as "
+            "the stream exists: after a failure, repeat it. With another body it is rejected.",
             examples=["sensor-7/000042"],
         ),
     ],

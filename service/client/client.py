@@ -207,6 +207,13 @@ class Job(JobFields):
             self._raise_failure()
         return Result(self._client, self.id, self._client._page(self.id, FIRST_ROWS))
 
+    def look_up(self, **key: Any) -> list[dict[str, Any]]:
+        """Returns the rows of its current result with these values, as `rows` of a result does. If rows of a streaming
+        job replace each other, name all columns of their keys. Raises RequestRefusedError for others.
+        """
+        page = self._client._run(operations.fetched(self._exchange, requests.rows_with(self.id, key), ResultPage))
+        return list(python_rows(page.columns, page.rows))
+
     def plan(self) -> Plan:
         """Returns its plan before and after the rules. Raises NotFoundError until it is planned."""
         return self._client._run(operations.fetched(self._exchange, requests.plan(self.id), Plan))

@@ -102,6 +102,11 @@ def result_page(job_id: str, page_size: int, cursor: str = "") -> Request:
     return Request("GET", f"{_job(job_id)}/result", params=params)
 
 
+def rows_with(job_id: str, key: Mapping[str, Any]) -> Request:
+    """Asks for the rows of the result with these values."""
+    return Request("GET", f"{_job(job_id)}/result", params={"key": json.dumps(dict(key), default=str)})
+
+
 def result(job_id: str, media_type: str, parameters: Mapping[str, Any] | None = None) -> Request:
     """Asks for the complete result in a media type."""
     return Request("GET", f"{_job(job_id)}/result", params=parameters or {}, headers={"Accept": media_type})

@@ -317,6 +317,12 @@ class LimitSettings(SettingsGroup, env_prefix="EVENKEEL_LIMITS_"):
         description="Largest managed result of a batch job, which fails if its result is larger. Bytes, or with a unit "
         "such as `10GB`; 0 for no limit.",
     )
+    free_bytes: ByteSize = Field(
+        default=ByteSize(256 << 20),
+        ge=0,
+        description="Free disk space that the state of a stream leaves: with less, the stream is STOPPED before its "
+        "next mini-batch. Bytes, or with a unit such as `10GB`; 0 for no limit.",
+    )
     streams: int = bounded(1_000, 0, 1_000_000, "Input streams of a tenant; one more gets a 429. 0 for no limit.")
     posted_bytes: ByteSize = Field(
         default=ByteSize(0),

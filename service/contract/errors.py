@@ -15,6 +15,7 @@
     │   ├── DuplicateKeyError               422     duplicate_key
     │   ├── InvalidRequestError             422     invalid_request
     │   ├── IdempotencyKeyReusedError       422     idempotency_key_reused
+    │   ├── InvalidLookupError              422     invalid_lookup
     │   ├── InvalidRowsError                422     invalid_rows
     │   └── BatchIdReusedError              422     batch_id_reused
     ├── NotFoundError                                       the resource does not exist (yet)
@@ -240,6 +241,16 @@ class IdempotencyKeyReusedError(
     remedy="Use a new key for a new job, and the same body to repeat a submission.",
 ):
     """The idempotency key was used before, with another body."""
+
+
+class InvalidLookupError(
+    RequestError,
+    status=422,
+    code="invalid_lookup",
+    title="The key does not fit the result",
+    remedy="Send a JSON object with columns of the result; for a streaming job, with all columns of its keys.",
+):
+    """The `key` is no JSON object, or names columns or values that the result cannot have."""
 
 
 class InvalidRowsError(
@@ -505,7 +516,7 @@ class StorageUnavailableError(
     title="The data store is not available",
     remedy="Repeat the request later. An operator checks the store and its credentials (`EVENKEEL_DATA_S3_…`).",
 ):
-    """The object store or HDFS of a data root does not answer, or refuses the service's credentials."""
+    """The store of a data root does not answer, or refuses the service's credentials."""
 
 
 class NotReadyError(

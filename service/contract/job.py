@@ -13,25 +13,27 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .enums import Mode, OutputMode, QueueChoice
-from .model import Bounds, Duration, Frozen, Whole, discriminated_by, renamed
+from .model import Bounds, Duration, Flag, Frozen, Whole, discriminated_by, renamed
 from .options import Isolation, JobSettings, OptimizerSettings, StateSettings, Toggle
 from .parameters import Parameters, stored_parameters
 from .query import SQL_CHARACTERS, Identifier, Query
 from .read_options import TableFormat
 from .tables import (
+    CHANGE_FIELDS,
     FOLLOW,
     RateTable,
     StreamTable,
     Table,
     TableRole,
     TableSource,
+    Upsert,
     remove_new_fields,
     with_new_name,
 )
 
 MAX_TABLES = 64
 
-SPEC_VERSION = 20
+SPEC_VERSION = 23
 """The version of the job format. It grows with every field or value that workers of earlier versions do not support.
 The version that a job needs is stored with it, and older workers leave the job to newer ones. 1: the first. 2: `queue`.
 3: queries in FROM, UNION, grouping sets, more aggregates, `distinct_method`, `eager_aggregation`, and `join.*` for all
@@ -53,7 +55,10 @@ values, names of a table's columns, joins in parentheses, sequence of columns, a
 17: aggregates and windows that are compared with subqueries, EXCEPT of fields, functions of intervals, XML, CSV,
 vectors and sketches, windows of time in batch jobs, more clauses of correlated subqueries, TRUE as an argument that
 ignores NULLs, and the setting `isolation`. 18: stars as arguments of functions, and COUNT of several values.
-19: streaming jobs whose rows may be removed again. 20: `operation` of streams."""
+19: streaming jobs whose rows may be removed again. 20: `operation` of streams. 21: `upsert` and
+`envelope` of streams, and distinct values under several conditions in streams, once their state exists.
+22: `change_log`, the sink `json`, `state.limit`, and
+windows that are sessions or cumulative. 23: `optimizer.join_reorder`."""
 
 _BATCH_VERSION = 3
 _STREAMING_VERSION = 4
@@ -70,6 +75,11 @@ _ISOLATION_VERSION = 17
 CHANGES_VERSION = 19
 """The version that computes the queries of streaming jobs by changes."""
 _OPERATIONS_VERSION = 20
+_UPSERTS_VERSION = 21
+_LOGS_VERSION = 22
+_REORDER_VERSION = 23
+VALUES_VERSION = 21
+"""The version that keeps the distinct values of a streaming query once for all of their conditions."""
 
 _OUTPUT = "output"
 """The name of `output_mode` before 1.0. Requests may still use it, and jobs are stored with it, so that workers of the
@@ -90,10 +100,18 @@ class Schedule(Frozen):
     )
 
 
+CHANGE_TYPE, CHANGE_BATCH = CHANGE_COLUMNS = ("_change_type", "_batch")
+"""The columns that a change log adds to those of the result: `insert`, `delete`, `update_preimage` or
+`update_postimage`, and the number of the mini-batch."""
+
+_CHANGE_LOG = "Streaming modes: store the changes of the result, with `_change_type` and `_batch`, in its place."
+
+
 class ManagedSink(Frozen):
     """The service stores the result and serves it at `GET /v1/jobs/{id}/result`. Exactly once."""
 
     kind: Literal["managed"]
+    change_log: Flag = Field(default=False, description=_CHANGE_LOG)
 
 
 class PostgresSink(Frozen):
@@ -133,24 +151,46 @@ class DeltaSink(Frozen):
         description="Directory of the table, relative to a sink root, or an absolute path inside one.",
         examples=["out/uniques"],
     )
+    change_log: Flag = Field(default=False, description=_CHANGE_LOG)
 
 
-class ParquetSink(Frozen):
-    """Parquet files; each mini-batch adds files. For results whose rows never change. Streaming modes. Exactly once."""
+class FileSink(Frozen):
+    """A directory to which each mini-batch adds files."""
 
-    kind: Literal["parquet"]
     path: str = Field(
         min_length=1,
         max_length=4096,
         description="Directory of the files, relative to a sink root, or an absolute path inside one.",
         examples=["out/windows"],
     )
+    change_log: Flag = Field(default=False, description=_CHANGE_LOG)
+
+
+class ParquetSink(FileSink):
+    """Parquet files; each mini-batch adds files. For results whose rows never change, and for change logs. Streaming
+    modes. Exactly once.
+    """
+
+    kind: Literal["parquet"]
+
+
+class JsonSink(FileSink):
+    """Like the sink `parquet`, with files of JSON lines. Values are as in results: DECIMAL is a string."""
+
+    kind: Literal["json"]
 
 
 Sink = Annotated[
-    ManagedSink | PostgresSink | DeltaSink | ParquetSink,
+    ManagedSink | PostgresSink | DeltaSink | ParquetSink | JsonSink,
     discriminated_by(
-        "kind", {"managed": ManagedSink, "postgres": PostgresSink, "delta": DeltaSink, "parquet": ParquetSink}
+        "kind",
+        {
+            "managed": ManagedSink,
+            "postgres": PostgresSink,
+            "delta": DeltaSink,
+            "parquet": ParquetSink,
+            "json": JsonSink,
+        },
     ),
 ]
 
@@ -202,7 +242,7 @@ def _streaming_fields(spec: JobSpec) -> Iterator[Fault]:
         if isinstance(table, StreamTable | RateTable):
             yield _only_streaming(("tables", name, "format"), f"The format '{table.format}'")
             continue
-        for field in ("role", "event_time", "operation"):
+        for field in ("role", "event_time", *CHANGE_FIELDS):
             if getattr(table, field) is not None:
                 yield _only_streaming(("tables", name, field), f"'{field}'")
         if table.refresh:
@@ -212,6 +252,8 @@ def _streaming_fields(spec: JobSpec) -> Iterator[Fault]:
             yield _only_streaming((field,), f"'{field}'")
     if not isinstance(spec.sink, ManagedSink):
         yield _only_streaming(("sink",), f"The sink '{spec.sink.kind}'")
+    elif spec.sink.change_log:
+        yield _only_streaming(("sink", "change_log"), "'change_log'")
 
 
 def _only_streaming(at: tuple[str, ...], what: str) -> Fault:
@@ -229,9 +271,10 @@ def _role_faults(spec: JobSpec) -> Iterator[Fault]:
         elif role is TableRole.STATIC and spec.tables[name].event_time is not None:
             detail = "Only rows of a stream have an event time: remove it, or set the table's role to 'stream'."
             yield Fault(("tables", name, "event_time"), "event_time_not_applicable", detail)
-        elif role is TableRole.STATIC and name in spec.operations:
-            detail = "Only a stream has rows that are removed: remove 'operation', or set the table's role to 'stream'."
-            yield Fault(("tables", name, "operation"), "operation_not_applicable", detail)
+        elif role is TableRole.STATIC and name in spec.changing:
+            field = next(field for field in CHANGE_FIELDS if getattr(spec.tables[name], field, None) is not None)
+            detail = f"'{field}' is for streams: remove it, or set the table's role to 'stream'."
+            yield Fault(("tables", name, field), "operation_not_applicable", detail)
         elif role is TableRole.STREAM and name in spec.refreshed:
             detail = "New files of a stream are always read: remove 'refresh', or set the table's role to 'static'."
             yield Fault(("tables", name, "refresh"), "refresh_not_applicable", detail)
@@ -374,6 +417,12 @@ class JobSpec(Frozen):
     @property
     def needs_version(self) -> int:
         """The lowest SPEC_VERSION that supports all fields of this job. The bound query has that of the query."""
+        if self.settings.optimizer.join_reorder is not Toggle.AUTO:
+            return _REORDER_VERSION
+        if self.has_change_log or isinstance(self.sink, JsonSink) or self.settings.state.limit is not None:
+            return _LOGS_VERSION
+        if self.upserts or self.envelopes:
+            return _UPSERTS_VERSION
         if self.operations:
             return _OPERATIONS_VERSION
         if self.settings.isolation is not Isolation.SHARED:
@@ -397,6 +446,11 @@ class JobSpec(Frozen):
             return _TIMED_VERSION
         streams = self.mode.is_streaming or self.settings.state != _DEFAULT_STATE
         return _STREAMING_VERSION if streams else _BATCH_VERSION
+
+    @property
+    def has_change_log(self) -> bool:
+        """Whether the sink stores the changes of the result."""
+        return not isinstance(self.sink, PostgresSink) and self.sink.change_log
 
     @property
     def title(self) -> str:
@@ -429,6 +483,22 @@ class JobSpec(Frozen):
         return {name: column for name, column in found.items() if column is not None}
 
     @property
+    def upserts(self) -> dict[str, Upsert]:
+        """How rows replace each other, by table."""
+        found = {name: table.upsert for name, table in self.tables.items() if not isinstance(table, RateTable)}
+        return {name: upsert for name, upsert in found.items() if upsert is not None}
+
+    @property
+    def envelopes(self) -> frozenset[str]:
+        """The tables whose records have an envelope."""
+        return frozenset(name for name, table in self.file_tables.items() if table.envelope is not None)
+
+    @property
+    def changing(self) -> frozenset[str]:
+        """The tables whose rows may be removed or replaced."""
+        return frozenset(self.operations) | frozenset(self.upserts) | self.envelopes
+
+    @property
     def refreshed(self) -> dict[str, TableSource]:
         """The lookup tables with `refresh`, whose changes a streaming job reads."""
         return {name: table for name, table in self.file_tables.items() if table.refresh}
@@ -458,12 +528,20 @@ class JobSpec(Frozen):
             del stored["limits"]["failure_retries"]
         if self.settings.state == _DEFAULT_STATE:
             del stored["settings"]["state"]
+        elif self.settings.state.limit is None:
+            stored["settings"]["state"] = {
+                name: value for name, value in stored["settings"]["state"].items() if name != "limit"
+            }
         if self.settings.optimizer == _DEFAULT_OPTIMIZER:
             del stored["settings"]["optimizer"]
+        elif self.settings.optimizer.join_reorder is Toggle.AUTO:
+            stored["settings"]["optimizer"] = {"timeout": stored["settings"]["optimizer"]["timeout"]}
         if self.settings.skewed_windows is Toggle.AUTO:
             del stored["settings"]["skewed_windows"]
         if self.settings.isolation is Isolation.SHARED:
             del stored["settings"]["isolation"]
+        if not self.has_change_log:
+            stored["sink"] = {name: value for name, value in stored["sink"].items() if name != "change_log"}
         for fields, names in (
             (stored, (_OUTPUT, "schedule", "compare_with", "parameters")),
             *((table, ("role", "event_time")) for table in stored["tables"].values()),

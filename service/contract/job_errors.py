@@ -85,6 +85,20 @@ OF_THE_JOB = (
         "A static table has an `operation`, or the job has `append` or `refresh`, which cannot remove rows.",
         "Remove it, set the role to `stream`, or use `update`.",
     ),
+    ErrorCode(
+        "upsert_needs_order", "An `upsert` has no `order`.", "Name a column that grows with each change of a row."
+    ),
+    ErrorCode(
+        "upsert_not_comparable",
+        "A column of `upsert` has a type that cannot be compared, or `order` is none of Debezium's numbers.",
+        "Name another column.",
+    ),
+    ErrorCode(
+        "envelope_not_applicable",
+        "A table with an `envelope` is not declared as JSON, or also has an `operation`.",
+        "Set the format to `json`, or remove the field.",
+    ),
+    ErrorCode("envelope_needs_schema", "A table with an `envelope` has no `schema`.", "Declare the columns of a row."),
     ErrorCode("operation_not_text", "The column of `operation` is not a STRING.", "Name a STRING column."),
     ErrorCode("event_time_not_timestamp", "The column of `event_time` is not a TIMESTAMP.", "Name a TIMESTAMP column."),
     ErrorCode("refresh_not_applicable", "A stream has `refresh`.", "Remove it: new files of a stream are always read."),
@@ -287,11 +301,16 @@ OF_STREAMING_QUERIES = (
         "Two streams are joined below a window, and nothing bounds the time between joined rows.",
         "Declare `event_time` on both tables and bound the time in ON, or make one of them static.",
     ),
-    ErrorCode("session_window", "The query has a session window.", "Use TUMBLE or HOP."),
     ErrorCode(
         "mode_sink_mismatch",
-        "The sink `parquet` only appends rows, but groups of the query change.",
-        "Use the sink `managed`, `delta` or `postgres`, or group by a window with the output `append`.",
+        "The sinks `parquet` and `json` only append rows, but groups of the query change.",
+        "Set `change_log`, use the sink `managed`, `delta` or `postgres`, or group by a window with the output "
+        "`append`.",
+    ),
+    ErrorCode(
+        "change_log_not_applicable",
+        "The changes of this result cannot be computed, or the result has a column `_change_type` or `_batch`.",
+        "Remove `refresh`, rename the column, or remove `change_log`.",
     ),
     ErrorCode(
         "sink_keys_missing",
@@ -499,6 +518,11 @@ OF_STREAM_RUNS = (
         "sink_failed",
         "The sink cannot store the rows; the detail has the reason.",
         "Correct what the detail names, and resume the job.",
+    ),
+    ErrorCode(
+        "state_limit_exceeded",
+        "The state of the job takes more disk space than `state.limit`, or its disk is almost full.",
+        "Resume the job with a larger limit, or free some space and resume it.",
     ),
     ErrorCode(
         "not_for_streams",

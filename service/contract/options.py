@@ -280,17 +280,28 @@ class StateSettings(Frozen):
         "the worker runs at once. It changes only when the job starts from scratch.",
     )
 
+    limit: ByteSize | None = Field(
+        default=None,
+        description="Limit of the state's disk space. A job whose state takes more is STOPPED before its next "
+        "mini-batch; resume it with a larger limit.",
+    )
+
     _partitions_are_not_boolean = field_validator("partitions", mode="before")(refuse_boolean)
 
 
 class OptimizerSettings(Frozen):
-    """Limits on the optimization of a plan."""
+    """How far a plan is optimized."""
 
     timeout: Annotated[Duration, Bounds(timedelta(milliseconds=1), timedelta(hours=1))] = Field(
         default=timedelta(seconds=10),
         description="Time limit for rewriting the plan. Then the remaining rules are skipped with that reason, and the "
         "job runs with the plan so far.",
         json_schema_extra={"default": "10s"},
+    )
+    join_reorder: _Toggle = Field(
+        default=Toggle.AUTO,
+        description="Change the order of inner joins; `true`: also if that gains little.",
+        json_schema_extra=_aliases("table.optimizer.join-reorder-enabled"),
     )
 
 

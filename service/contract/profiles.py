@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from .model import Frozen, refuse_boolean
 from .query import Identifier
 from .reports import HotKey
-from .tables import TableSource
+from .tables import CHANGE_FIELDS, TableSource
 
 MAX_KEYS = 16
 MAX_COLUMNS = 8
@@ -39,7 +39,7 @@ class ProfileRequest(Frozen):
     @field_validator("table")
     @classmethod
     def _refuse_streaming_fields(cls, table: TableSource) -> TableSource:
-        for field in ("role", "event_time", "operation", "refresh"):
+        for field in ("role", "event_time", *CHANGE_FIELDS, "refresh"):
             if getattr(table, field):
                 raise PydanticCustomError(
                     "only_for_streams",

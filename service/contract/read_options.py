@@ -153,7 +153,7 @@ _Pattern = Annotated[
 
 
 class ReadOptions(Frozen):
-    """How files are read. Spark gets only the options that are listed here.
+    """How files are read. Spark gets only these options.
 
     The names of Spark and pandas are also accepted: `sep`, `nullValue`, `na_values`, `quotechar`, `dateFormat` and so
     on. The job is stored with those below.
@@ -194,8 +194,7 @@ class ReadOptions(Frozen):
     multi_line: Flag = Field(
         default=False,
         description="JSON: a document may span several lines. CSV: a quoted value may contain line breaks (at most "
-        "131,072 characters), and all rows of a file must end with the kind of line break that occurs first in the "
-        "file. One task then reads each file.",
+        "131,072 characters), all rows of a file end with the same line break, and one task reads each file.",
     )
     mode: Annotated[ParseMode, BeforeValidator(_lower)] = Field(
         default=ParseMode.FAILFAST,

@@ -379,10 +379,10 @@ class StageSaving(Frozen):
 
 
 class SimulatedSaving(Frozen):
-    """The times that the stages would take in so many slots, simulated from quantiles.
+    """The times that the stages would take in so many slots, one after the other.
 
-    Task times between two quantiles are interpolated; those above the third quartile are set to it,
-    except for the slowest task. Stages are assumed to run one after the other.
+    Simulated: task times between two quantiles are interpolated; those above the third quartile are set to it, except
+    for the slowest task.
     """
 
     slots: int = Field(description="Number of tasks that run at the same time.")

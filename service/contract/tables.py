@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
@@ -52,8 +53,7 @@ class EventTime(Frozen):
     delay: Annotated[Duration, Bounds(timedelta(0), _YEAR)] = Field(
         default=timedelta(0),
         description="The delay of the watermark: the event time of a row may be earlier than the latest one by at most "
-        "this much. Windows, and joins of streams bounded by event time, ignore rows that are later, and rows with an "
-        "event time before 1970.",
+        "this much. Windows and joins bounded by event time ignore later rows, and those before 1970.",
         json_schema_extra={"default": "0ms"},
         examples=["10m"],
     )
@@ -63,7 +63,43 @@ ADDING = ("+I", "+U", "I", "c", "r", "create", "insert", "read", "update_after",
 """The values of an `operation` column in rows that are added, in any case."""
 REMOVING = ("-U", "-D", "D", "delete", "update_before", "update_preimage")
 """Those of rows that are removed."""
+REPLACED = ("-U", "update_before", "update_preimage")
+"""Those of rows that are removed and that another row replaces."""
 
+CHANGE_FIELDS = ("operation", "upsert", "envelope")
+"""The fields of a table whose rows are removed or replaced."""
+
+
+ORDER_OF_ENVELOPE = re.compile(r"ts_(ms|us|ns)|source\.[A-Za-z_]+")
+"""The numbers of Debezium's records by which changes can be ordered."""
+
+
+class Upsert(Frozen):
+    """Of the rows of a stream with equal `keys`, the one with the greatest `order` counts."""
+
+    keys: tuple[str, ...] = Field(min_length=1, max_length=16, description="The columns that identify a row.")
+    order: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A column that grows with each change of a row. Debezium: `ts_ms` (the default), or a number such "
+        "as `source.lsn`.",
+    )
+
+    @model_validator(mode="after")
+    def _keys_differ(self) -> Self:
+        if len({key.casefold() for key in self.keys}) < len(self.keys):
+            raise PydanticCustomError("duplicate_column", "'keys' names a column twice: name it once.")
+        return self
+
+
+def require_order(upsert: Upsert | None) -> None:
+    """Raises PydanticCustomError for rows that replace each other in an order that is not known."""
+    if upsert is not None and upsert.order is None:
+        detail = "Name a column in 'order' that grows with each change of a row, such as the time of the change."
+        raise PydanticCustomError("upsert_needs_order", detail)
+
+
+_UPSERT = "How rows of the stream replace each other."
 _OPERATION = (
     "A column that says whether a row is added (`+I`, `+U`, `insert`, …) or removed (`-D`, `-U`, `delete`, …). "
     "Hidden from the query."
@@ -78,6 +114,12 @@ class StreamTable(Frozen):
     role: Literal[TableRole.STREAM] = TableRole.STREAM
     event_time: EventTime | None = None
     operation: str | None = Field(default=None, description="As in `TableSource`.")
+    upsert: Upsert | None = Field(default=None, description=_UPSERT)
+
+    @model_validator(mode="after")
+    def _upsert_has_order(self) -> Self:
+        require_order(self.upsert)
+        return self
 
 
 class RateTable(Frozen):
@@ -123,7 +165,7 @@ class TableSource(Frozen):
         alias="schema",
         max_length=MAX_SCHEMA_LENGTH,
         description="Columns of CSV, JSON and XML files as DDL. By default, they are inferred from the beginnings of "
-        "the files when the job is submitted, and stored here. The other formats contain their schema.",
+        "the files at submission, and stored here. Other formats contain their schema.",
         examples=["uid BIGINT, name STRING"],
     )
     columns: dict[str, str] | None = Field(
@@ -154,11 +196,15 @@ class TableSource(Frozen):
         default=None, description="Streaming modes: the event time of the rows of a stream."
     )
     operation: str | None = Field(default=None, description=_OPERATION)
+    upsert: Upsert | None = Field(default=None, description=_UPSERT)
+    envelope: Literal["debezium"] | None = Field(
+        default=None, description="JSON: the records are Debezium's, and `schema` has the columns of `after`."
+    )
     refresh: Flag = Field(
         default=False,
-        description="Streaming modes, a table of role `static`: after its files have changed, the following "
-        "mini-batches are joined with the new files. Earlier results are not corrected. An incremental job checks "
-        "when a run begins, a continuous job every `EVENKEEL_WORKER_FOLLOW_SECONDS`. The old name is `follow`.",
+        description="Streaming modes, role `static`: after its files have changed, later mini-batches are joined with "
+        "the new files, and earlier results are not corrected. An incremental job checks when a run begins, a "
+        "continuous job every `EVENKEEL_WORKER_FOLLOW_SECONDS`. The old name is `follow`.",
     )
 
     @model_validator(mode="before")
@@ -194,6 +240,19 @@ class TableSource(Frozen):
             raise PydanticCustomError(
                 "schema_given_twice", "Give 'schema' with all columns, or 'columns' with the types of some of them."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _changes_are_complete(self) -> Self:
+        if self.envelope is not None and (self.format is not TableFormat.JSON or self.operation is not None):
+            detail = "Only JSON files have an envelope: set 'format' to 'json', or remove 'envelope'."
+            if self.operation is not None:
+                detail = "The records of an envelope have their operation: remove 'operation'."
+            raise PydanticCustomError("envelope_not_applicable", detail)
+        if self.envelope is not None and self.declared_schema is None:
+            raise PydanticCustomError("envelope_needs_schema", "Declare 'schema': the columns of a row in 'after'.")
+        if self.envelope is None:
+            require_order(self.upsert)
         return self
 
     @property
@@ -247,7 +306,7 @@ Table = Annotated[
 
 def remove_new_fields(table: dict[str, Any]) -> None:
     """Removes the fields of job format 10, and later ones, that have their default value."""
-    for name in ("format", "columns", "partitions", "version", "operation"):
+    for name in ("format", "columns", "partitions", "version", "operation", "upsert", "envelope"):
         if table.get(name, ...) is None:
             del table[name]
     if "options" in table:

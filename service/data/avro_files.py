@@ -278,14 +278,17 @@ def _size(given: Any) -> int:
 
 @dataclass(frozen=True)
 class Block:
-    """Records of a file: their number, and their bytes, decompressed."""
+    """Records of a file: their number, and their bytes, decompressed. `is_cut`: only the first bytes."""
 
     count: int
     data: bytes
+    is_cut: bool = False
 
 
-def blocks(stream: BinaryIO, header: AvroHeader) -> Iterator[Block]:
-    """Yields the blocks after the header. Raises AvroFileError and OSError."""
+def blocks(stream: BinaryIO, header: AvroHeader, most: int = MAX_BLOCK_BYTES) -> Iterator[Block]:
+    """Yields the blocks after the header, with about the first `most` bytes if the codec can decompress them alone.
+    Raises AvroFileError and OSError.
+    """
     try:
         _, smallest = _read_columns(header)
     except ColumnLimitError as error:
@@ -301,25 +304,27 @@ def blocks(stream: BinaryIO, header: AvroHeader) -> Iterator[Block]:
         stored, mark = stream.read(size), stream.read(_SYNC_BYTES)
         if len(stored) < size or mark != header.sync:
             raise AvroFileError("is damaged, or ends within a block")
-        data = _decompressed(stored, header.codec)
+        data = _decompressed(stored, header.codec, most)
+        is_cut = most < MAX_BLOCK_BYTES and len(data) > most
         # Types without bytes are not read (`null`, records without fields, `fixed` with the size 0), so that the bytes
         # limit the records, and the items of an array.
-        if not 0 <= count <= len(data) // smallest:
+        if not 0 <= count <= (MAX_BLOCK_BYTES if is_cut else len(data)) // smallest:
             raise AvroFileError("has a block that declares more records than its bytes can hold")
-        yield Block(count, data)
+        yield Block(count, data, is_cut)
 
 
-def _decompressed(stored: bytes, codec: str) -> bytes:
-    most = MAX_BLOCK_BYTES + 1
+def _decompressed(stored: bytes, codec: str, most: int) -> bytes:
+    """Returns at least the first bytes of a block: one more than `most`, if it has so many."""
+    most += 1
     try:
         if codec == "null":
-            data = stored
+            data = stored[:most]
         elif codec == "deflate":
             data = zlib.decompressobj(-15).decompress(stored, most)
         elif codec == "bzip2":
             data = bz2.BZ2Decompressor().decompress(stored, most)
         elif codec == "zstandard":
-            data = read_at_most(stored, "zstd", most)
+            data = read_at_most(stored, "zstd", MAX_BLOCK_BYTES + 1)
         else:
             # A checksum of four bytes follows.
             data = decompressed_block(stored[:-4], "snappy", MAX_BLOCK_BYTES)
@@ -342,13 +347,13 @@ def records(stream: BinaryIO, header: AvroHeader) -> Iterator[list[dict[str, Any
         yield from decoded(group, header)
 
 
-def joined_blocks(stream: BinaryIO, header: AvroHeader) -> Iterator[list[Block]]:
-    """Yields the blocks in groups of about a megabyte, or one larger block, for `decoded`. Raises AvroFileError and
-    OSError.
+def joined_blocks(stream: BinaryIO, header: AvroHeader, most: int = MAX_BLOCK_BYTES) -> Iterator[list[Block]]:
+    """Yields the blocks in groups of about a megabyte, or one larger block, for `decoded`. `most` is as in `blocks`.
+    Raises AvroFileError and OSError.
     """
     waiting: list[Block] = []
     size = 0
-    for block in blocks(stream, header):
+    for block in blocks(stream, header, most):
         if waiting and len(block.data) > _JOINED_BYTES:
             yield waiting
             waiting, size = [], 0
@@ -361,10 +366,12 @@ def joined_blocks(stream: BinaryIO, header: AvroHeader) -> Iterator[list[Block]]
         yield waiting
 
 
-def decoded(joined: Sequence[Block], header: AvroHeader) -> Iterator[list[dict[str, Any]]]:
-    """Yields the records of some blocks, as `records` does; later ones are not decoded yet. Raises AvroFileError."""
+def decoded(joined: Sequence[Block], header: AvroHeader, at_once: int = _BATCH_ROWS) -> Iterator[list[dict[str, Any]]]:
+    """Yields the records of some blocks, as `records` does, at most `at_once` in a list; later ones are not decoded
+    yet. If a block is cut, the last ones are left out. Raises AvroFileError.
+    """
     count, size = sum(block.count for block in joined), sum(len(block.data) for block in joined)
-    most = max(1, min(_BATCH_ROWS, count * _JOINED_BYTES // max(size, 1)))
+    most = max(1, min(at_once, count * _JOINED_BYTES // max(size, 1)))
     sizes: Iterable[int] = repeat(most)
     if len(joined) == 1 and size > _JOINED_BYTES and has_collections(header.schema):
         sizes = batches(joined[0].data, count, header.schema, most)
@@ -378,6 +385,8 @@ def decoded(joined: Sequence[Block], header: AvroHeader) -> Iterator[list[dict[s
     except TooManyValuesError:
         raise AvroFileError(f"has a record with more than {MAX_VALUES} values, such as items of an array") from None
     except _DECODING_ERRORS as error:
+        if any(block.is_cut for block in joined):
+            return
         raise AvroFileError(f"has records that do not match its schema ({type(error).__name__})") from None
 
 

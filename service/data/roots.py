@@ -27,7 +27,7 @@ from pyarrow import fs
 
 from service.config.data import DataSettings, Location, is_uri, parse_root, split_roots
 from service.config.settings import Settings
-from service.contract.job import DeltaSink, ParquetSink, Sink
+from service.contract.job import DeltaSink, FileSink, Sink
 from service.contract.problems import Issue
 
 _log = logging.getLogger(__name__)
@@ -478,7 +478,7 @@ def issues_of_sink(sink: Sink, roots: Sequence[Path]) -> tuple[Issue, ...]:
 
     If API and workers both have sink roots, they must be the same directories with the same links.
     """
-    if not isinstance(sink, DeltaSink | ParquetSink) or not roots or find_sink_directory(sink.path, roots) is not None:
+    if not isinstance(sink, DeltaSink | FileSink) or not roots or find_sink_directory(sink.path, roots) is not None:
         return ()
     return (Issue(code="path_outside_sink_roots", detail=outside(sink.path), pointer="/sink/path"),)
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from service.contract.errors import StorageUnavailableError
 from service.contract.job import FILES_VERSION, JobSpec
 from service.contract.problems import SpecError, did_you_mean, nearest_names
-from service.contract.tables import RateTable, StreamTable, Table, TableSource
+from service.contract.tables import ORDER_OF_ENVELOPE, RateTable, StreamTable, Table, TableSource
 from service.data.files import pointer_of
 from service.data.roots import Root, StoreUnavailableError
 from service.data.schemas import RATE_SCHEMA
@@ -88,6 +88,7 @@ def check_job(
             found[name] = _resolve_without_files(name, spec.refreshed[name], error)
         _check_event_time(name, table, found[name].schema)
         _check_operation(name, table, found[name].schema)
+        _check_upsert(name, table, found[name].schema)
     with _compile_slots:
         schemas = {name: one.schema for name, one in found.items()}
         query = compile_job(spec, schemas, is_accepted=is_accepted, has_new_settings=is_accepted)
@@ -171,6 +172,28 @@ def _check_operation(name: str, table: Table, schema: Schema) -> None:
     if found.type != STRING:
         detail = f"The operation of a row must be a STRING; '{found.name}' is {found.type}."
         raise SpecError.of("operation_not_text", detail, pointer=pointer)
+
+
+def _check_upsert(name: str, table: Table, schema: Schema) -> None:
+    if isinstance(table, RateTable) or table.upsert is None:
+        return
+    pointer = f"{pointer_of(name)}/upsert"
+    for place, key in enumerate(table.upsert.keys):
+        _require_comparable(_column(name, schema, key, f"{pointer}/keys/{place}"), f"{pointer}/keys/{place}")
+    order = table.upsert.order
+    if isinstance(table, TableSource) and table.envelope is not None:
+        if order is not None and not ORDER_OF_ENVELOPE.fullmatch(order):
+            ways = "'ts_ms', 'ts_us', 'ts_ns', or a number of the source, such as 'source.lsn'"
+            detail = f"'{order}' does not order Debezium's records. Write {ways}."
+            raise SpecError.of("upsert_not_comparable", detail, pointer=f"{pointer}/order")
+    elif order is not None:
+        _require_comparable(_column(name, schema, order, f"{pointer}/order"), f"{pointer}/order")
+
+
+def _require_comparable(column: Field, pointer: str) -> None:
+    if not column.type.is_groupable:
+        detail = f"Rows cannot be compared by '{column.name}', which is {column.type}. Name another column."
+        raise SpecError.of("upsert_not_comparable", detail, pointer=pointer)
 
 
 def _column(table: str, schema: Schema, column: str, pointer: str) -> Field:

@@ -152,7 +152,7 @@ def resume_job(
                     continue
                 has_state = not from_scratch and has_layout(session, row.id)
                 spec = with_settings(stored_spec(row), patch, has_state=has_state)
-                jobs.save_spec(session, row, spec.stored(), now)
+                jobs.save_spec(session, row, spec.stored(), spec.needs_version, now)
             streaming_jobs.request_resume(session, row, now, from_scratch=from_scratch)
             session.refresh(row)
             job = Job.of(row, now, QueueListeners(session, settings, now))
@@ -178,7 +178,7 @@ def change_settings(database: Database, settings: Settings, tenant: str, job_id:
             spec = stored_spec(row)
             changed = with_settings(spec, patch, has_state=has_layout(session, row.id))
             if changed != spec:
-                jobs.save_spec(session, row, changed.stored(), now)
+                jobs.save_spec(session, row, changed.stored(), changed.needs_version, now)
                 session.refresh(row)
             return Job.of(row, now, QueueListeners(session, settings, now))
 

@@ -2,13 +2,15 @@
 
 A query costs the database much more than its rows do, and thousands of clients poll. So `JobReader` batches concurrent
 reads into one query, and `JobWatcher` polls once per process for all waiting requests. A waiting request is a future:
-it holds no thread and no database session. The watcher sends no queries while no request waits.
+it holds no thread and no database session. The watcher sends no queries while no request waits nor, on SQLite, while
+nothing is written.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -39,7 +41,7 @@ from service.jobs.views import (
 from service.store import jobs
 from service.store.events import events_after
 from service.store.jobs import JobFilter, JobPosition, has_finished
-from service.store.quick_reads import PostgresReads, open_quick_reads
+from service.store.quick_reads import PostgresReads, QuickReads, open_quick_reads
 from service.store.session import Database
 
 _log = structlog.get_logger(__name__)
@@ -50,8 +52,13 @@ MAX_PAGE_SIZE = 200
 EVENTS_PAGE_SIZE = 200
 
 
-_PAUSE_SHARE = 0.1
-"""The pause between two polls, as a share of the time that the newest request has waited."""
+_PAUSE_SHARE, _QUICK_PAUSE_SHARE = 0.1, 0.02
+"""The pause between two polls, as a share of the time that the newest request has waited. The second is for SQLite,
+which tells without a query whether anything was written.
+"""
+
+_LONGEST_WITHOUT_QUERY = 5.0
+"""Seconds after which a poll sends a query in any case."""
 
 _SHORTEST_PAUSE_SHARE = 0.1
 """The shortest pause, as a share of the longest one."""
@@ -78,11 +85,19 @@ class JobWatcher:
         self._database = database
         self._interval = interval_seconds
         self._waiters: set[_Waiter] = set()
+        self._polled: frozenset[_Waiter] = frozenset()
+        """The waiters of the last query."""
+        self._changes = -1
+        """What `QuickReads.changes` returned before that query."""
+        self._queried_at = 0.0
         self._arrived = asyncio.Event()
+        self._open = ExitStack()
+        self._quick: QuickReads | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Starts polling; the watcher is idle while no request waits."""
+        self._quick = self._open.enter_context(open_quick_reads(self._database))
         self._task = asyncio.create_task(self._poll(), name="job-watcher")
 
     async def stop(self) -> None:
@@ -91,6 +106,8 @@ class JobWatcher:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+        self._quick = None
+        self._open.close()
         for waiter in self._waiters:
             _wake(waiter)
 
@@ -115,16 +132,34 @@ class JobWatcher:
             if not self._waiters:
                 self._arrived.clear()
                 await self._arrived.wait()
-            wanted = {waiter.job_id for waiter in self._waiters}
             begun = time.monotonic()
             try:
-                versions = await asyncio.to_thread(self._read_versions, wanted)
-                self._wake_changed(versions, wanted)
+                if self._may_have_changed():
+                    wanted = {waiter.job_id for waiter in self._waiters}
+                    versions = await asyncio.to_thread(self._read_versions, wanted)
+                    self._wake_changed(versions, wanted)
             except Exception as error:  # noqa: BLE001 - logged below
                 # The poller must survive any error, since all requests depend on it; the next round may succeed.
                 # Waiting requests get the error themselves when they read the job.
                 _log.warning("poll_failed", error=type(error).__name__)
+                self._polled = frozenset()
             await self._pause(time.monotonic() - begun)
+
+    def _may_have_changed(self) -> bool:
+        """Whether a job may have changed since the last poll. SQLite says whether anything has been written."""
+        if self._quick is None:
+            return True
+        try:
+            changes = self._quick.changes()
+        except sqlite3.Error:
+            return True
+        waiters, now = frozenset(self._waiters), time.monotonic()
+        # A connection does not notice that the file was replaced by a backup.
+        is_recent = now - self._queried_at < _LONGEST_WITHOUT_QUERY
+        if is_recent and changes == self._changes and waiters <= self._polled:
+            return False
+        self._changes, self._polled, self._queried_at = changes, waiters, now
+        return True
 
     async def _pause(self, seconds: float) -> None:
         """Waits before the next poll, after one that took `seconds`; not longer if another request begins to wait."""
@@ -133,7 +168,8 @@ class JobWatcher:
         self._arrived.clear()
         now = time.monotonic()
         newest = min((now - waiter.since for waiter in self._waiters), default=0.0)
-        rest = min(self._interval, _PAUSE_SHARE * newest) - shortest
+        share = _PAUSE_SHARE if self._quick is None else _QUICK_PAUSE_SHARE
+        rest = min(self._interval, share * newest) - shortest
         if rest > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(rest):

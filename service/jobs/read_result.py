@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,17 +10,17 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from service.contract.enums import JobStatus, Mode
-from service.contract.errors import ResultMissingError, ResultNotReadyError
+from service.contract.errors import InvalidLookupError, ResultMissingError, ResultNotReadyError
 from service.contract.model import Frozen
 from service.jobs.views import decode_cursor, encode_cursor, require_job
 from service.results.columns import Column
 from service.results.files import ResultFiles, open_result
 from service.results.json_values import json_rows
+from service.results.lookup import rows_of_result, rows_of_stream
 from service.results.stream_result import open_stream_result, result_directory
 from service.store.maintenance import has_lost_result
 from service.store.session import Database
 from service.store.streaming_state import find_stream
-from service.store.tables import JobRow
 
 MANAGED = "managed"
 """The sink whose rows this service stores and serves."""
@@ -75,12 +76,35 @@ def find_result(
 
     Raises JobNotFoundError, ResultNotReadyError and ResultMissingError.
     """
+    place = _find_place(database, places, tenant, job_id)
+    if place.generation is None:
+        return FoundResult(open_result(place.directory), "")
+    if version is not None and version[0] != place.generation:
+        raise ResultMissingError("The job has been resumed from scratch. Start again without a cursor.")
+    found = open_stream_result(place.directory, None if version is None else version[1])
+    return FoundResult(found.files, f"{place.generation}.{found.version}")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The directory of a result; `generation` is that of a streaming job's state, None for a batch job."""
+
+    directory: Path
+    generation: int | None
+
+
+def _find_place(database: Database, places: ResultDirectories, tenant: str, job_id: str) -> _Place:
+    """Returns where the result is. Raises JobNotFoundError, ResultNotReadyError and ResultMissingError."""
     with database.read() as session:
         row = require_job(session, tenant, job_id, with_spec=True)
         if Mode(row.mode).is_streaming:
             stream = find_stream(session, job_id)
-            generation = None if stream is None else stream.generation
-            return _find_stream_result(places.streams, row, generation, version)
+            kind = row.spec.get("sink", {}).get("kind", MANAGED)
+            if kind != MANAGED:
+                raise ResultNotReadyError(f"The job writes its result to its sink '{kind}'. Read it there.")
+            if stream is None:
+                raise ResultNotReadyError("The job has not started. It has a result after its first mini-batch.")
+            return _Place(result_directory(places.streams, row.id, stream.generation), stream.generation)
         if has_lost_result(row):
             raise ResultMissingError(
                 "The job succeeded, but its result has been removed because results are kept for a limited time. "
@@ -88,22 +112,30 @@ def find_result(
             )
         if row.status != JobStatus.SUCCEEDED.value or row.result_path is None:
             raise ResultNotReadyError(f"The job is {row.status}; only a job that has SUCCEEDED has a result.")
-        directory = places.results / row.result_path
-    return FoundResult(open_result(directory), "")
+        return _Place(places.results / row.result_path, None)
 
 
-def _find_stream_result(
-    streams: Path, row: JobRow, generation: int | None, version: tuple[int, int] | None
-) -> FoundResult:
-    kind = row.spec.get("sink", {}).get("kind", MANAGED)
-    if kind != MANAGED:
-        raise ResultNotReadyError(f"The job writes its result to its sink '{kind}'. Read it there.")
-    if generation is None:
-        raise ResultNotReadyError("The job has not started. It has a result after its first mini-batch.")
-    if version is not None and version[0] != generation:
-        raise ResultMissingError("The job has been resumed from scratch. Start again without a cursor.")
-    found = open_stream_result(result_directory(streams, row.id, generation), None if version is None else version[1])
-    return FoundResult(found.files, f"{generation}.{found.version}")
+def look_up(
+    database: Database, places: ResultDirectories, tenant: str, job_id: str, key: str, page_size: int
+) -> ResultPage:
+    """Returns at most `page_size` of the rows with the values of `key`, a JSON object by column; there is no next page.
+
+    Raises InvalidLookupError, JobNotFoundError, ResultNotReadyError and ResultMissingError.
+    """
+    try:
+        values = json.loads(key)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict) or not values:
+        raise InvalidLookupError('The key is a JSON object of columns and values, such as {"k": "a"}.')
+    place = _find_place(database, places, tenant, job_id)
+    limit = min(page_size, MAX_PAGE_SIZE)
+    if place.generation is None:
+        files = open_result(place.directory)
+        columns, rows = files.columns, rows_of_result(files, values, limit)
+    else:
+        columns, rows = rows_of_stream(place.directory, values, limit)
+    return ResultPage.model_construct(columns=columns, rows=json_rows(rows), total_rows=rows.num_rows, next_cursor="")
 
 
 def read_result(

@@ -59,9 +59,8 @@ BecauseText = Annotated[
             "type": "string",
             "examples": ["caught_up"],
             "x-extensible-enum": [because.value for because in StreamStopReason],
-            "description": "Why the job is STOPPED: `stopped` by request, `caught_up` after processing all available "
-            "input, `failed` (see the job's `error`), or `restored` from a backup, which contains no state. Null while "
-            "it is not STOPPED.",
+            "description": "Why the job is STOPPED: `stopped` by request, `caught_up` with all input processed, "
+            "`failed` with an `error`, or `restored` from a backup, which has no state. Otherwise null.",
         }
     ),
 ]
@@ -119,8 +118,8 @@ class JobStream(Frozen):
         description="Rows read in this generation by committed mini-batches, except those in `unmeasured_batches`."
     )
     unmeasured_batches: int = Field(
-        description="Committed mini-batches of this generation whose rows are not included in `rows_in`. The newest "
-        "may still be measured; otherwise the worker or the database was lost. The result is exact."
+        description="Committed mini-batches of this generation that `rows_in` does not include: not measured yet, or "
+        "their measurement was lost. The result is exact."
     )
     rows_out: int = Field(description="Rows written to the sink in this generation.")
     sink_version: int | None = Field(description="Version of the result, if the sink has versions.")

@@ -210,7 +210,7 @@ WaitingText = Annotated[
             "x-extensible-enum": [reason.value for reason in WaitingFor],
             "description": "What a QUEUED job waits for. `slot`: a free worker. "
             "`worker`: no usable worker listens to its queue; start or repair one (`EVENKEEL_WORKER_QUEUES`). "
-            "`tenant`: the end of another job, because its tenant has reached the limit of running jobs "
+            "`tenant`: the end of another job, since its tenant is at the limit of running jobs "
             "(`EVENKEEL_LIMITS_RUNNING_JOBS`). `retry`: it failed and is retried at `next_run_at` "
             "(`limits.failure_retries`). Null in every other state.",
         }

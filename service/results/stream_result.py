@@ -255,26 +255,45 @@ def _write_served(files: ManagedFiles, served: Path, schema: pa.Schema) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def managed_files(path: Path) -> ManagedFiles:
+    """Returns the files of the newest version of the managed table at `path`. Raises as `open_stream_result` does."""
+    return _version(path, None)
+
+
+def of_nothing(files: ManagedFiles, schema: pa.Schema) -> pa.Table:
+    """Returns the row of a result without other rows, if it has one."""
+    return schema.empty_table() if files.table.of_nothing is None else one_row(files.table.of_nothing, schema)
+
+
 def _rows(files: ManagedFiles, schema: pa.Schema) -> Iterator[pa.Table]:
     found = False
     for table in _result(files, schema):
         found = found or table.num_rows > 0
         yield table
-    if not found and files.table.of_nothing is not None:
-        yield one_row(files.table.of_nothing, schema)
+    if not found:
+        yield of_nothing(files, schema)
 
 
 def _result(files: ManagedFiles, schema: pa.Schema) -> Iterable[pa.Table]:
-    identity = files.table.identity
-    if identity is None:
+    if files.table.identity is None:
         return ()
     log = files.rows_of(files.log)
     newer = pa.Table.from_batches(log.batches(batch_rows=_BATCH_ROWS), log.schema)
-    rows = merged(files.rows_of(files.base).batches(batch_rows=_BATCH_ROWS), newer, identity)
-    if files.table.final is not None:
-        return finals(rows, files.table.final, schema)
-    if files.table.weight is not None:
-        rows = (repeated(table, files.table.weight) for table in rows)
+    return combined(files.table, files.rows_of(files.base).batches(batch_rows=_BATCH_ROWS), newer, schema)
+
+
+def combined(
+    described_table: ManagedTable, base: Iterable[pa.RecordBatch], log: pa.Table, schema: pa.Schema
+) -> Iterable[pa.Table]:
+    """Returns the rows of a result, with the columns `schema`, from the compacted rows and the log of a table whose
+    rows replace each other.
+    """
+    rows = merged(base, log, described_table.identity or ())
+    if described_table.final is not None:
+        return finals(rows, described_table.final, schema)
+    if described_table.weight is not None:
+        weight = described_table.weight
+        rows = (repeated(table, weight) for table in rows)
     return (table.select(schema.names).cast(schema) for table in rows)
 
 

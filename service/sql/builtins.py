@@ -15,6 +15,7 @@ from service.sql.expressions.calls import function_named
 from service.sql.expressions.function_forms import FORMS, WITH_UNITS
 from service.sql.expressions.window_functions import WINDOW_FUNCTIONS
 from service.sql.refusals import EXCLUDED
+from service.sql.statements.session_windows import SESSION_WINDOW
 from service.sql.statements.tables.time_windows import WINDOW
 from service.sql.types.aggregates import APPROXIMATE, ORDER_DEPENDENT
 from service.sql.types.functions import FUNCTIONS
@@ -57,7 +58,7 @@ def class_of(name: str) -> FunctionClass | None:
         return FunctionClass.APPROXIMATE if aggregate in APPROXIMATE else FunctionClass.AGGREGATE
     if name in WINDOW_FUNCTIONS:
         return FunctionClass.WINDOW
-    if name in FUNCTIONS or name in FORMS or name in WITH_UNITS or name in {STRUCT, WINDOW}:
+    if name in FUNCTIONS or name in FORMS or name in WITH_UNITS or name in {STRUCT, WINDOW, SESSION_WINDOW}:
         return FunctionClass.DETERMINISTIC
     return FunctionClass.EXCLUDED if name in EXCLUDED else None
 

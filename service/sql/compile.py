@@ -102,7 +102,9 @@ class CompiledSql:
         except SpecError as error:
             if self.prefix:
                 error = changed(error, lambda detail: without_generated_aliases(detail, self.prefix))
-            raise SpecError([self.locate(issue) for issue in error.issues]) from None
+            located = [self.locate(issue) for issue in error.issues]
+            # Several parts of the query may come from one place of the text.
+            raise SpecError([one for at, one in enumerate(located) if one not in located[:at]]) from None
 
     def locate(self, issue: Issue) -> Issue:
         """Returns an issue of `query`, which was bound with `text_of`, with its place in the SQL text; any other issue

@@ -148,7 +148,7 @@ class _Parser(SparkParser):
     NO_PAREN_FUNCTIONS: ClassVar = {}
     # sqlglot would read `array(1)[0]` as an array with the element 0.
     ARRAY_CONSTRUCTORS: ClassVar = {}
-    # So that the error names the session window, not an unexpected parenthesis.
+    # Otherwise SESSION(…), a session window, would be an unexpected parenthesis.
     FUNC_TOKENS: ClassVar = {*SparkParser.FUNC_TOKENS, TokenType.SESSION}
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
     # In Spark `||` has the precedence of `+`.

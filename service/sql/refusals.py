@@ -106,7 +106,7 @@ CONSTRUCTS: dict[type[exp.Expr], str] = {
     exp.Exists: "EXISTS with a subquery",
     exp.Lambda: "A lambda function",
     exp.JSONExtract: "A lambda function or path",
-    exp.Bracket: "A slice ([…:…])",
+    exp.Bracket: "ARRAY[…] or a slice ([…:…])",
     exp.Dot: "This access to a field",
     exp.Identifier: "A parameter of a lambda",
     exp.Window: "A call with OVER inside a lambda",
@@ -116,6 +116,7 @@ CONSTRUCTS: dict[type[exp.Expr], str] = {
     exp.Values: "VALUES in an expression",
     exp.Alias: "An alias (AS)",
     exp.Any: "ANY",
+    exp.HavingMax: "HAVING in a call",
     exp.All: "ALL",
     exp.IgnoreNulls: "IGNORE NULLS",
     exp.RespectNulls: "RESPECT NULLS",
@@ -138,7 +139,8 @@ HINTS: dict[type[exp.Expr], str] = {
     exp.Exists: _SUBQUERY,
     exp.Lambda: "Write it as an argument of a function such as transform or filter.",
     exp.JSONExtract: "Write a lambda as an argument of a function such as transform, or get_json_object(x, '$.a').",
-    exp.Bracket: "Write slice(a, 1, 2).",
+    exp.Bracket: "Write array(1, 2), or slice(a, 1, 2).",
+    exp.HavingMax: "Write MAX_BY(x, y), or MIN_BY(x, y).",
     exp.Dot: "Write value.field.",
     exp.Window: "Compute it in a derived table.",
     exp.Array: "Write array(1, 2). To quote a name, write it in backquotes: `a name`.",
@@ -308,9 +310,11 @@ UNSUPPORTED_SCALARS = {
         "current_timestamp().",
     ),
     "today": "current_date().",
+    "window_time": "GROUP BY TUMBLE(t, INTERVAL '10' MINUTE) over a stream, or GROUP BY window(t, '10 minutes') in a "
+    "batch job.",
     **dict.fromkeys(
-        ("window_time", "session_window", "cumulate"),
-        "GROUP BY TUMBLE(t, INTERVAL '10' MINUTE) over a stream, or GROUP BY window(t, '10 minutes') in a batch job.",
+        ("cumulate", "cumulate_start", "cumulate_end"),
+        "GROUP BY CUMULATE(t, INTERVAL '1' HOUR, INTERVAL '1' DAY), and its bounds in SELECT, HAVING or ORDER BY.",
     ),
     **dict.fromkeys(
         (f"{window}_{time}" for window in ("tumble", "hop") for time in ("rowtime", "proctime")),
@@ -339,8 +343,12 @@ _KINDS = (
     (
         "returns another value each time a task runs, and Spark may run a task twice. Compute the value from a key, "
         "for example with xxhash64(k).",
-        "rand random randn uuid shuffle monotonically_increasing_id spark_partition_id input_file_name "
-        "input_file_block_start input_file_block_length newid gen_random_uuid uniform randstr",
+        "rand random randn uuid shuffle monotonically_increasing_id spark_partition_id newid gen_random_uuid uniform "
+        "randstr",
+    ),
+    (
+        "depends on how Spark reads the files. Use a column of the table, such as a partition column.",
+        "input_file_name input_file_block_start input_file_block_length",
     ),
     (
         "calls code of the Java machine, which is not supported. Use the functions of SQL.",

@@ -288,9 +288,12 @@ def list_jobs(
     return session.connection().execute(_restrict(statement, wanted, now), values).all()
 
 
-def save_spec(session: Session, row: JobRow, spec: dict[str, Any], now: int) -> None:
-    """Replaces the stored spec. `row` must be locked; it is not refreshed."""
-    changed = {"spec": spec, "version": JobRow.version + 1, "updated_at": now}
+def save_spec(session: Session, row: JobRow, spec: dict[str, Any], needs_version: int, now: int) -> None:
+    """Replaces the stored spec, which workers of a lower SPEC_VERSION than `needs_version` leave to others. `row` must
+    be locked; it is not refreshed.
+    """
+    version = max(row.spec_version, needs_version)
+    changed = {"spec": spec, "spec_version": version, "version": JobRow.version + 1, "updated_at": now}
     session.execute(update(JobRow).where(JobRow.id == row.id).values(changed))
 
 

@@ -76,6 +76,11 @@ class QuickReads:
         """Returns milliseconds since the epoch by the database's clock."""
         return self._database.now(self.session)
 
+    def changes(self) -> int:
+        """Returns a number that differs from that of an earlier call if another connection has committed meanwhile."""
+        (number,) = self._connection.execute("PRAGMA data_version").fetchone()
+        return int(number)
+
     def job_state(self, job_id: str) -> JobState | None:
         """Returns the state of a job of any tenant; None if it does not exist."""
         rows = _STATE.run(self._connection, job_id=job_id)

@@ -90,8 +90,9 @@ def open_stream(session: Session, held: Claim, now: int) -> Stream:
     return Stream.of(stream_row(session, held.job_id, held.tenant, now))
 
 
-def save_layout(session: Session, held: Claim, layout: dict[str, Any], now: int) -> bool:
+def save_layout(session: Session, held: Claim, layout: dict[str, Any], now: int, *, needs_version: int = 0) -> bool:
     """Stores the schema of this generation's state, once. The worker has compared it with the stored one before.
+    Workers of a lower SPEC_VERSION than `needs_version` cannot continue with the state, and leave the job to others.
 
     False, and nothing changed, if the lease is lost.
     """
@@ -100,6 +101,8 @@ def save_layout(session: Session, held: Claim, layout: dict[str, Any], now: int)
     row = stream_row(session, held.job_id, held.tenant, now)
     if row.layout is None:
         row.layout, row.updated_at = layout, now
+        of_older = (JobRow.id == held.job_id, JobRow.spec_version < needs_version)
+        session.execute(update(JobRow).where(*of_older).values(spec_version=needs_version))
     return True
 
 

@@ -38,22 +38,35 @@ def issues_of_changes(spec: JobSpec, query: BoundQuery) -> Iterator[Issue]:
     """
     yield from _Checks(spec.streams).of(query, "/query")
     yield from _name_issues(query)
-    if isinstance(spec.sink, ManagedSink):
+    if isinstance(spec.sink, ManagedSink) or spec.has_change_log:
         return
     if not isinstance(spec.sink, DeltaSink | PostgresSink):
         detail = (
-            f"Rows of the result may be removed again, and the sink '{spec.sink.kind}' does not remove rows. Use the "
-            "sink 'managed', 'delta' or 'postgres'."
+            f"Rows of the result may be removed again, and the sink '{spec.sink.kind}' does not remove rows. Set "
+            "'change_log' to store the changes, or use the sink 'managed', 'delta' or 'postgres'."
         )
         yield Issue(code="mode_sink_mismatch", detail=detail, pointer="/sink")
+    elif _shows_keys_of_rows(spec, query):
+        return
     elif not query.is_aggregate or query.grouping_sets:
+        of_upserts = " Or name one table with 'upsert' in FROM, and select its 'keys'." if spec.upserts else ""
         detail = (
             f"The sink '{spec.sink.kind}' removes rows by their keys, but no columns are known to identify the rows of "
-            "this query. Use the sink 'managed', or GROUP BY the columns that identify a row."
+            f"this query. Use the sink 'managed', or GROUP BY the columns that identify a row.{of_upserts}"
         )
         yield Issue(code="sink_keys_missing", detail=detail, pointer="/sink")
     else:
         yield from sink_key_issues(spec.sink.kind, query)
+
+
+def _shows_keys_of_rows(spec: JobSpec, query: BoundQuery) -> bool:
+    """Whether the query selects the keys of rows that replace each other, each row once."""
+    (first, *others) = sources_of(query)
+    if others or query.is_aggregate or query.generators or not isinstance(first, BoundTable):
+        return False
+    upsert = spec.upserts.get(first.table)
+    shown = {(item.expression.column or "").casefold() for item in query.select}
+    return upsert is not None and {f"{first.alias}.{key}".casefold() for key in upsert.keys} <= shown
 
 
 def sink_key_issues(kind: str, query: BoundQuery) -> Iterator[Issue]:
@@ -177,7 +190,8 @@ def _window_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
         part = f"select/{places[0]}" if places else "order_by"
         detail = (
             "A call with OVER needs all rows of its partition, and a stream has no end. Give it a PARTITION BY of "
-            "columns: then a mini-batch reads the partitions that it changes."
+            "columns: then a mini-batch reads the partitions that it changes. A session window needs another key of "
+            "GROUP BY."
         )
         yield Issue(code="unbounded_order", detail=detail, pointer=f"{at}/{part}")
 

@@ -31,6 +31,7 @@ from service.sql.statements import trees
 from service.sql.statements.clauses.aliases import ALIASES
 from service.sql.statements.clauses.star_except import FIELDS_LEFT_OUT
 from service.sql.statements.recursion import refers_to
+from service.sql.statements.session_windows import SESSION_WINDOWS
 from service.sql.statements.subqueries.computed_first import COMPUTED_FIRST
 from service.sql.statements.subqueries.correlated_values import CLAUSES_OF_ROWS, CORRELATED
 from service.sql.statements.subqueries.domain import DOMAIN
@@ -38,7 +39,7 @@ from service.sql.statements.subqueries.join_subqueries import MARKED
 from service.sql.statements.subqueries.lateral_generators import GENERATED
 from service.sql.statements.tables.generators import is_generator
 from service.sql.statements.tables.ranges import is_range
-from service.sql.statements.tables.time_windows import TIME_WINDOWS
+from service.sql.statements.tables.time_windows import CUMULATIVE_WINDOWS, TIME_WINDOWS
 from service.sql.statements.tables.wrapping import WRAPPED
 from service.sql.statements.trees import has_subquery, is_aggregated
 from service.sql.types.aggregates import SKETCHES
@@ -55,6 +56,7 @@ _ANALYSTS = 15
 _ALL_QUERIES = 16
 _MORE_FUNCTIONS = 17
 _MORE_ARGUMENTS = 18
+_WINDOWS = 22
 REPEATED_NAMES_VERSION = _MORE_SQL
 """The version that numbers equal names among the columns of a star."""
 
@@ -367,6 +369,8 @@ _BY_TABLES = {
     COMPUTED_FIRST: _MORE_FUNCTIONS,
     CLAUSES_OF_ROWS: _MORE_FUNCTIONS,
     TIME_WINDOWS: _MORE_FUNCTIONS,
+    SESSION_WINDOWS: _WINDOWS,
+    CUMULATIVE_WINDOWS: _WINDOWS,
     FIELDS_LEFT_OUT: _MORE_FUNCTIONS,
 }
 """The versions of constructs that the columns of the tables decide."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from service.contract.enums import OutputMode
-from service.contract.job import DeltaSink, JobSpec, ParquetSink, PostgresSink
+from service.contract.job import CHANGE_COLUMNS, DeltaSink, FileSink, JobSpec, PostgresSink
 from service.contract.problems import Issue, SpecError
+from service.contract.tables import CHANGE_FIELDS
 from service.sql.checks.changes import issues_of_changes, sink_key_issues, static_side_issues
 from service.sql.checks.stream_joins import (
     JoinOfStreams,
@@ -51,27 +52,55 @@ def check_streaming(spec: JobSpec, query: BoundQuery) -> bool:
     """
     issues = issues_without_changes(spec, query)
     has_stream = any(table.table in spec.streams for table in tables_of(query))
-    removing = next((table.table for table in tables_of(query) if table.table in spec.operations), None)
+    removing = next((table.table for table in tables_of(query) if table.table in spec.changing), None)
+    has_changes = spec.has_change_log and _rows_change(spec, query)
     by_changes = (
-        (bool(issues) or removing is not None)
+        (bool(issues) or removing is not None or has_changes)
         and has_stream
         and spec.output_mode is not OutputMode.APPEND
         and not spec.refreshed
     )
     issues = list(issues_of_changes(spec, query)) if by_changes else [*issues, *_issues_of_result(spec, query)]
+    issues += _unknown_columns(query)
     if removing is not None and not by_changes:
-        issues.append(_operation_issue(removing))
+        issues.append(_change_issue(spec, removing))
+    if spec.has_change_log:
+        issues += _issues_of_change_log(query, can_compute=by_changes or not (has_changes and spec.refreshed))
     if issues:
         raise SpecError(issues)
     return by_changes
 
 
-def _operation_issue(table: str) -> Issue:
-    detail = (
-        f"Table '{table}' has an operation column, so its rows may be removed again. Use 'output_mode': 'update', and "
-        "no 'refresh'."
-    )
-    return Issue(code="operation_not_applicable", detail=detail, pointer=f"/tables/{table}/operation")
+def _unknown_columns(query: BoundQuery) -> Iterator[Issue]:
+    """Yields an issue for each column of the result whose type only Spark knows: a sink stores typed columns."""
+    for index, field in enumerate(query.output.fields):
+        if not field.type.is_known:
+            detail = (
+                f"The type of {field.name} is only known when the query runs, and a stream stores typed columns. CAST "
+                "it, for example to STRING; of two dates or times, write datediff or timestampdiff."
+            )
+            yield Issue(code="stream_value_type", detail=detail, pointer=f"/query/select/{index}/expression")
+
+
+def _issues_of_change_log(query: BoundQuery, *, can_compute: bool) -> Iterator[Issue]:
+    details = []
+    if not can_compute:
+        details.append(
+            "The changes of this result cannot be computed while a table has 'refresh'. Remove 'refresh', or "
+            "'change_log'."
+        )
+    reserved = [name for name in query.output.names if name.casefold() in CHANGE_COLUMNS]
+    if reserved:
+        own = " and ".join(CHANGE_COLUMNS)
+        details.append(f"A change log has columns called {own}. Give {reserved[0]} another alias.")
+    for detail in details:
+        yield Issue(code="change_log_not_applicable", detail=detail, pointer="/sink/change_log")
+
+
+def _change_issue(spec: JobSpec, table: str) -> Issue:
+    field = next(field for field in CHANGE_FIELDS if getattr(spec.tables[table], field, None) is not None)
+    detail = f"Rows of table '{table}' may be removed again ('{field}'). Use 'output_mode': 'update', and no 'refresh'."
+    return Issue(code="operation_not_applicable", detail=detail, pointer=f"/tables/{table}/{field}")
 
 
 def issues_without_changes(spec: JobSpec, query: BoundQuery) -> list[Issue]:
@@ -290,8 +319,9 @@ def _order_issues(query: BoundQuery, at: str) -> Iterator[Issue]:
         places = [place for place, item in enumerate(query.select) if name in item.expression.columns]
         part = f"select/{places[0]}" if places else "order_by"
         detail = (
-            "A call with OVER needs all rows of its partition, and a stream has no end. Group by a window of time "
-            "(TUMBLE or HOP), or run a batch job over the result."
+            "A call with OVER, or a session window, needs all rows of its partition, and a stream has no end. Group "
+            "by a window of time (TUMBLE or HOP), use 'output_mode': 'update' and no 'refresh', or run a batch job "
+            "over the result."
         )
         yield Issue(code="unbounded_order", detail=detail, pointer=f"{at}/{part}")
 
@@ -374,9 +404,14 @@ def _nested(what: str, at: str) -> Issue:
     return Issue(code="stream_value_type", detail=detail, pointer=at)
 
 
+def _rows_change(spec: JobSpec, query: BoundQuery) -> bool:
+    """Whether a row of the result may change after the stream has emitted it."""
+    return groups_rows(query) and (query.window is None or spec.output_mode is OutputMode.UPDATE)
+
+
 def _issues_of_result(spec: JobSpec, query: BoundQuery) -> Iterator[Issue]:
     """Yields the issues of the output mode and of the sink."""
-    if not groups_rows(query) or (query.window is not None and spec.output_mode is not OutputMode.UPDATE):
+    if not _rows_change(spec, query):
         return
     if spec.output_mode is OutputMode.APPEND:
         detail = (
@@ -385,10 +420,13 @@ def _issues_of_result(spec: JobSpec, query: BoundQuery) -> Iterator[Issue]:
             "changed group."
         )
         yield Issue(code="watermark_required", detail=detail, pointer="/output_mode")
-    elif isinstance(spec.sink, ParquetSink):
+    elif spec.has_change_log:
+        return
+    elif isinstance(spec.sink, FileSink):
         detail = (
-            "The sink 'parquet' only appends rows, but groups change as rows arrive. Use the sink 'managed', 'delta' "
-            "or 'postgres', or group by a window with the output mode 'append'."
+            f"The sink '{spec.sink.kind}' only appends rows, but groups change as rows arrive. Use the sink 'managed', "
+            "'delta' or 'postgres', set 'change_log' to store the changes, or group by a window with the output mode "
+            "'append'."
         )
         yield Issue(code="mode_sink_mismatch", detail=detail, pointer="/sink")
     if isinstance(spec.sink, PostgresSink | DeltaSink):

@@ -60,6 +60,7 @@ _DAY = re.compile(
 )
 """A day that exists in every year."""
 _INTEGRAL_WIDTH = {TypeName.TINYINT: 1, TypeName.SMALLINT: 2, TypeName.INT: 4, TypeName.BIGINT: 8}
+_DAYS_WIDTH = 4
 _INT_RANGE = 1 << 31
 """The magnitude that an INT does not reach."""
 _GROWING = frozenset({AggregateFunction.COUNT, AggregateFunction.MAX})
@@ -213,6 +214,9 @@ def _arithmetic_cannot_fail(operator: str, left: Expression, right: Expression) 
         return one.name is other.name is TypeName.STRING
     if operator in "&^|":
         return one.is_integral and other.is_integral
+    if operator in "+-" and one.name is TypeName.DATE and _INTEGRAL_WIDTH.get(other.name, 8) <= _DAYS_WIDTH:
+        # Spark counts days in an INT, which wraps around.
+        return True
     if not (one.is_numeric and other.is_numeric) or operator not in "+-*":
         return False
     if one.is_fractional or other.is_fractional:

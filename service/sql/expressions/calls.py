@@ -34,8 +34,9 @@ MAX_WINDOWS_PER_ROW = 144
 """The number of sliding windows that may contain a row. A row is copied into each of them, by one expression each in
 the plan, which Spark compiles again for every mini-batch: with 288 that took twenty seconds on two busy cores."""
 
-SESSIONS = frozenset({"session", "session_start", "session_end", "session_window"})
-"""Functions of session windows, which are not supported, in Flink and in Spark."""
+SESSION_FUNCTIONS = frozenset({"session", "session_start", "session_end", "session_window"})
+"""Functions of session windows, in Flink and in Spark (`service.sql.statements.session_windows`)."""
+SESSION_FORM = "Write GROUP BY SESSION(t, INTERVAL '10' MINUTE), or GROUP BY session_window(t, '10 minutes')."
 WINDOWS = {"tumble": 1, "hop": 2}
 """Window functions of GROUP BY, in lower case, and the number of their intervals."""
 _MAX_LENGTH = timedelta(days=3650)
@@ -66,7 +67,7 @@ _ONLY_ORDERED = frozenset({"PERCENTILE_CONT", "PERCENTILE_DISC"})
 """Functions that must have WITHIN GROUP."""
 _ORDERS_ITS_VALUES = {
     "PERCENTILE_CONT": "Order ascending, and write the value of 1 - p.",
-    "PERCENTILE_DISC": "Order ascending.",
+    "PERCENTILE_DISC": "For numbers, write -PERCENTILE_DISC(p) WITHIN GROUP (ORDER BY -x).",
     "MODE": "Order ascending, or write MODE(x).",
 }
 """Functions whose values are written as an order, and what to do about a descending one."""
@@ -147,13 +148,12 @@ def misplaced(name: str, at: int | None, source: Text) -> SpecError:
     return source.unsupported(name.upper(), at=at, hint=hint)
 
 
-def session_refused(name: str, at: int | None, source: Text) -> SpecError:
-    """Returns the error for a session window."""
-    detail = (
-        f"{name.upper()} is not supported: session windows grow and merge as rows arrive, so emitted rows would have "
-        "to be retracted, which Spark does not support. Use TUMBLE or HOP."
-    )
-    return source.error("session_window", detail, at=at)
+def misplaced_session(name: str, at: int | None, source: Text) -> SpecError:
+    """Returns the error for a function of session windows where there is no such window."""
+    if source.pointer != "/sql":
+        return source.unsupported(name.upper(), at=at, hint="Write the query as SQL.")
+    what = f"{name.upper()} outside of SELECT, HAVING and ORDER BY of a query with a session window in GROUP BY"
+    return source.unsupported(what, at=at, hint=SESSION_FORM)
 
 
 def _length(tree: Expression, name: str, hint: str, at: int | None, source: Text) -> timedelta:

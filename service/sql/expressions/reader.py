@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from datetime import date
 
 from sqlglot import exp
 
@@ -12,13 +13,13 @@ from service.contract.problems import SpecError
 from service.contract.query import EXPANDED_NODES, AggregateFunction
 from service.sql.expressions.calls import (
     PARTS,
-    SESSIONS,
+    SESSION_FUNCTIONS,
     SYNONYMS,
     WINDOWS,
     AggregateReader,
     function_named,
     misplaced,
-    session_refused,
+    misplaced_session,
 )
 from service.sql.expressions.function_forms import FORMS, WITH_UNITS, part_named, read_form, with_unit
 from service.sql.expressions.interval_spans import is_interval, units_of
@@ -76,7 +77,7 @@ from service.sql.refusals import (
     unknown_function,
     wrong_arity,
 )
-from service.sql.types.data_types import MAX_PRECISION, DataType, TypeName, decimal
+from service.sql.types.data_types import DATE, MAX_PRECISION, DataType, TypeName, decimal
 from service.sql.types.functions import FUNCTIONS
 
 _TAKES_A_SWITCH = frozenset({AggregateFunction.FIRST, AggregateFunction.LAST})
@@ -129,6 +130,9 @@ def position(node: exp.Expr) -> int | None:
 def placeholder(node: exp.Placeholder) -> str:
     """Returns the text of a placeholder: `:name` or `?`."""
     return f":{node.name}" if node.this else "?"
+
+
+_DAY = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})")
 
 
 class ExpressionReader:
@@ -393,7 +397,20 @@ class ExpressionReader:
 
     def _cast(self, node: exp.Cast) -> Cast:
         tries = isinstance(node, exp.TryCast) and bool(node.args.get("safe"))
-        return Cast(self.read(node.this), self._type(node.to, position(node)), tries)
+        read = Cast(self.read(node.this), self._type(node.to, position(node)), tries)
+        if read.type == DATE and not tries and isinstance(read.operand, String) and not self._source.is_accepted:
+            self._check_date(read.operand, node)
+        return read
+
+    def _check_date(self, literal: String, node: exp.Cast) -> None:
+        """Raises SpecError for a literal of a day that no calendar has."""
+        found = _DAY.fullmatch(literal.value.strip())
+        try:
+            if found is not None and literal.parameter is None:
+                date(*map(int, found.groups()))
+        except ValueError:
+            detail = f"'{literal.value[:40]}' is no date. Write the year, month and day, such as DATE '2026-01-31'."
+            raise self._source.error("sql_syntax", detail, at=position(node)) from None
 
     def _type(self, node: exp.DataType, at: int | None) -> DataType:
         nested = self._nested.type(node, lambda part: self._type(part, at), at)
@@ -469,8 +486,8 @@ class ExpressionReader:
         aggregate = function_named(name)
         if aggregate is not None:
             return self._aggregate(aggregate, node, at)
-        if name in SESSIONS:
-            raise session_refused(name, at, self._source)
+        if name in SESSION_FUNCTIONS:
+            raise misplaced_session(name, at, self._source)
         if name in WINDOWS or name in PARTS:
             return self._window(name, node, at)
         if name in WITH_UNITS and len(node.expressions) == 3:

@@ -102,9 +102,9 @@ class _Work:
         if most is None:
             if varies:
                 raise PatternError(
-                    "repeats a group that contains a repetition or an alternative, such as (a+)+ or (a|b)*, which does "
-                    "not end on some texts. Write a character class such as [ab]*, a possessive repetition (…)*+, or a "
-                    "bounded one (…){0,5}"
+                    "repeats a group that contains a repetition or an alternative, such as (a+)+ or (a|b)*: it may "
+                    "overflow the stack on long texts, or never end. Write a character class such as [ab]*, a "
+                    "possessive repetition (…)*+, or a bounded one (…){0,5}"
                 )
             if self.uneven and not self.plain:
                 raise PatternError(_UNEVENLY_REPEATED)

@@ -43,7 +43,7 @@ from service.sql.types.aggregates import (
 )
 from service.sql.types.data_types import UNKNOWN, Field, TypeName, array, known
 from service.sql.types.inference import Typing
-from service.sql.types.intervals import WAY_OUT, is_made
+from service.sql.types.intervals import WAY_OUT, IntervalKind, kind_of
 
 _NOT_ONE_TEXT = frozenset({TypeName.FLOAT, TypeName.DOUBLE, TypeName.TIMESTAMP})
 """Types whose equal values may have different texts, or different values the same text."""
@@ -69,6 +69,20 @@ _NEEDED = {
     (4, 4): "four arguments: the values, the relative error, the confidence, and a seed",
     (2, 3): "two or three arguments: the values, the percentage, and an optional number",
 }
+_BY_ORDER = {AggregateFunction.MAX_BY: ", false", AggregateFunction.MIN_BY: ""}
+_OF_INTERVALS = frozenset(
+    {
+        AggregateFunction.SUM,
+        AggregateFunction.AVG,
+        AggregateFunction.MIN,
+        AggregateFunction.MAX,
+        AggregateFunction.FIRST_VALUE,
+        AggregateFunction.LAST_VALUE,
+        AggregateFunction.ANY_VALUE,
+        AggregateFunction.MAX_BY,
+        AggregateFunction.MIN_BY,
+    }
+)
 _NO_DISTINCT = (
     NEAREST
     | PAIRED
@@ -139,7 +153,9 @@ def _order(source: Text, scope: TableScope) -> Scalar:
 
 def _check_type(call: AggregateCall, index: int, text: str, tree: Expression, source: Text) -> None:
     type_ = Typing(source).type_of(tree)
-    if is_made(tree) and call.function is not AggregateFunction.COUNT:
+    kind = kind_of(tree)
+    takes_it = kind is not IntervalKind.CALENDAR and call.function in _OF_INTERVALS
+    if kind is not None and not takes_it and call.function is not AggregateFunction.COUNT:
         raise Typing(source).mismatch(f"{call.function} does not take an interval. {WAY_OUT}", tree)
     if index and call.function in NEAREST:
         Typing(source).groupable(tree)
@@ -183,7 +199,13 @@ def _refusal(call: AggregateCall) -> str | None:
         return f"LISTAGG takes the values and a delimiter, not {count} arguments."
     if call.distinct and function in _NO_DISTINCT:
         return f"{function} does not support DISTINCT. Remove it."
-    return None if least <= count <= most else f"{function} takes {_NEEDED[least, most]}, not {count}."
+    if least <= count <= most:
+        return None
+    several = ""
+    if function in _BY_ORDER and count == 3:
+        listed = f"sort_array(collect_list(struct(y, x)){_BY_ORDER[function]})"
+        several = f" For several values, write slice({listed}, 1, 2)."
+    return f"{function} takes {_NEEDED[least, most]}, not {count}.{several}"
 
 
 def _refused_order(call: AggregateCall) -> str | None:

@@ -81,7 +81,7 @@ from service.sql.types import data_types
 from service.sql.types.aggregates import OF_GROUPING_SETS
 from service.sql.types.data_types import NUMERIC, TEMPORAL, UNKNOWN, DataType, Field, Schema
 from service.sql.types.inference import Typing, cast_advice
-from service.sql.types.intervals import WAY_OUT, is_made
+from service.sql.types.intervals import WAY_OUT, IntervalKind, kind_of
 
 
 class Aliases:
@@ -132,7 +132,7 @@ def bind(
 
     Raises SpecError `unknown_table`, `unknown_column`, `ambiguous_column`, `duplicate_column`, `duplicate_table`,
     `not_grouped`, `type_mismatch`, `unsupported_construct`, `unsupported_function`, `sql_syntax`, `query_too_deep`,
-    `window_without_stream`, `watermark_required`, `session_window`, with a pointer below `pointer` and, for an
+    `window_without_stream`, `watermark_required`, with a pointer below `pointer` and, for an
     expression, line and column in its text.
     """
     check_size(query, pointer)
@@ -485,7 +485,7 @@ class _Binder:
             self._claim(item.name, taken, f"{at}/name")
             source = self._text(item.expression, f"{at}/expression")
             tree = self._resolve(read_expression(source), scope, grouped, source)
-            if is_made(tree):
+            if kind_of(tree) is IntervalKind.CALENDAR:
                 detail = f"{item.name} is an interval, of which no table or result has a column. {WAY_OUT}"
                 raise source.error("type_mismatch", detail, at=position_of(tree))
             selected.append((item.name, tree, scalar_of(self._over_windows(tree, grouped, source), source)))

@@ -46,6 +46,7 @@ from service.sql.statements.nested import Nested, Unnested
 from service.sql.statements.origins import Origins
 from service.sql.statements.recursion import levels_of, refers_to, united_parts
 from service.sql.statements.references import absent_from, columns_of, renamed
+from service.sql.statements.session_windows import SESSION, has_session, with_sessions
 from service.sql.statements.subqueries.computed_first import computed_first
 from service.sql.statements.subqueries.groups import joined_to_groups
 from service.sql.statements.subqueries.join_subqueries import MARKED, without_subqueries_in_on
@@ -65,7 +66,7 @@ from service.sql.statements.tables.from_clause import (
 from service.sql.statements.tables.generators import is_table_function, with_laterals
 from service.sql.statements.tables.pivot import rewritten
 from service.sql.statements.tables.ranges import with_ranges
-from service.sql.statements.tables.time_windows import WINDOW, has_time_window, with_time_windows
+from service.sql.statements.tables.time_windows import CUMULATE, WINDOW, has_time_window, with_time_windows
 from service.sql.statements.tables.values import one_row, read_values
 from service.sql.statements.tables.visible import Visible
 from service.sql.statements.tables.wrapping import WRAPPED, wrapped
@@ -145,7 +146,8 @@ class QueryCompiler:
         folded = source.text.casefold()
         self._unnamed = absent_from(folded)
         self._may_have_subqueries = may_have_subqueries(folded)
-        self._may_have_time_windows = WINDOW in folded
+        self._may_have_time_windows = WINDOW in folded or CUMULATE in folded
+        self._may_have_sessions = SESSION in folded
 
     def query(
         self, tree: exp.Expr, ctes: Mapping[str, Cte], at: str = "", depth: int = 1, *, later: bool = False
@@ -343,6 +345,8 @@ class QueryCompiler:
 
     def _unnested(self, select: exp.Select, ctes: Mapping[str, Cte], at: str, depth: int) -> Unnested:
         """Returns `select` with its tables, and with joins in place of the subqueries of its expressions."""
+        if self._may_have_sessions and has_session(select):
+            select = with_sessions(select, self._nested_queries(ctes, at, depth), self._source)
         if self._may_have_time_windows and has_time_window(select):
             select = with_time_windows(select, self._nested_queries(ctes, at, depth), self._source)
         if self._may_have_subqueries:

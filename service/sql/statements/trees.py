@@ -169,6 +169,20 @@ def without_not(node: exp.Expr) -> tuple[exp.Expr, bool]:
     return node, is_negated
 
 
+def inverted(node: exp.Expr) -> exp.Expr | None:
+    """Returns NOT (a AND b) as NOT a OR NOT b, NOT (a OR b) as NOT a AND NOT b, and NOT NOT a as a, as Spark's
+    optimizer does; None for another expression.
+    """
+    inner = node.this.unnest() if isinstance(node, exp.Not) else None
+    if isinstance(inner, exp.Not):
+        return exp.Paren(this=inner.this)
+    if not isinstance(inner, exp.And | exp.Or):
+        return None
+    left, right = (exp.Paren(this=exp.Not(this=exp.Paren(this=side))) for side in (inner.left, inner.right))
+    other = exp.Or if isinstance(inner, exp.And) else exp.And
+    return exp.Paren(this=other(this=left, expression=right))
+
+
 def as_in(node: exp.Expr) -> tuple[exp.Expr, bool]:
     """Returns `x = ANY (…)` as `x IN (…)`, and `x <> ALL (…)` as the same with True: negated."""
     right = node.args.get("expression")

@@ -7,7 +7,7 @@ certain to refuse.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from service.contract.problems import SpecError, did_you_mean, nearest_names
 from service.sql.expressions.nodes import (
@@ -65,6 +65,7 @@ from service.sql.types.data_types import (
 )
 from service.sql.types.document_functions import PATHS
 from service.sql.types.functions import FUNCTIONS
+from service.sql.types.intervals import IntervalKind
 from service.sql.types.lambdas import LAMBDAS, part_of
 from service.sql.types.literal_arguments import escape_fault, refused_literal
 from service.sql.types.nested_functions import NESTED_GROUPS, elements_created, limit_fault
@@ -78,6 +79,8 @@ _NUMBER_TEXT = re.compile(
 _CONDITIONS = frozenset({TypeName.BOOLEAN, TypeName.STRING, TypeName.NULL})
 _NUMBERS = NUMERIC | {TypeName.STRING, TypeName.NULL}
 _TIMES = TEMPORAL | {TypeName.STRING, TypeName.NULL}
+_WITH_INTERVALS = frozenset({Kind.ANY, Kind.VALUE, Kind.ALL, Kind.FORMAT, Kind.PRINTABLE, Kind.LAMBDA})
+"""The kinds of arguments that may be intervals."""
 _INDEXES = INTEGRAL | {TypeName.NULL}
 _NESTED_NAMES = frozenset(name for group in NESTED_GROUPS.values() for name in group)
 _SUFFIX_TYPES = {
@@ -95,6 +98,8 @@ class Typing:
 
     def __init__(self, source: Text) -> None:
         self.guarded: dict[int, tuple[DataType | None, ...]] = {}
+        self._differences: set[int] = set()
+        """The identities of the differences of dates and times, which are intervals."""
         self._source = source
         self._variables: Mapping[str, DataType | None] = {}
 
@@ -169,12 +174,12 @@ class Typing:
     def groupable(self, node: Expression) -> DataType | None:
         """Returns the type of a key to group or sort by. Raises SpecError `type_mismatch` if it has no equality."""
         type_ = self.type_of(node)
-        if intervals.kind_of(node) is intervals.IntervalKind.CALENDAR:
+        if intervals.kind_of(node) is IntervalKind.CALENDAR:
             raise self.mismatch(f"{_text(node)} is an interval, which cannot be compared. {intervals.WAY_OUT}", node)
         if type_ is not None and not type_.is_groupable:
             raise self.mismatch(
                 f"{_text(node)} has the type {type_}, whose values cannot be compared. Use atomic values, or arrays or "
-                "structures of them; for a map, write map_entries(m).",
+                "structures of them; for a map, write map_entries(m), an array of structures with key and value.",
                 node,
             )
         return type_
@@ -193,6 +198,22 @@ class Typing:
     def _require(self, type_: DataType | None, names: frozenset[TypeName], node: Expression, what: str) -> None:
         if type_ is not None and type_.name not in names:
             raise self.mismatch(f"{what} does not take {_text(node)}, which is {type_}.", node)
+
+    def _interval(self, node: Expression) -> IntervalKind | None:
+        """Returns the kind of an interval whose type has been inferred."""
+        return IntervalKind.TIME if id(node) in self._differences else intervals.kind_of(node)
+
+    def _refuse_intervals(self, what: str, nodes: Sequence[Expression], types: Sequence[DataType | None]) -> None:
+        """Raises SpecError `type_mismatch` if an interval is used together with a value that is none."""
+        interval = next((node for node in nodes if self._interval(node) is not None), None)
+        if interval is None:
+            return
+        for node, type_ in zip(nodes, types, strict=True):
+            if type_ is not None and type_.name not in {TypeName.NULL, TypeName.STRING}:
+                detail = (
+                    f"{what} cannot use {_text(interval)}, which is an interval, with {_text(node)}, which is {type_}."
+                )
+                raise self.mismatch(f"{detail} {intervals.IN_UNITS}", interval)
 
     def _cast(self, node: Cast) -> DataType:
         source, target = self.value(node.operand), node.type
@@ -219,6 +240,12 @@ class Typing:
             return self._with_interval(node)
         joins = node.operator == "||"
         left, right = (self.value(side) if joins else self.computable(side) for side in (node.left, node.right))
+        if not joins and {id(node.left), id(node.right)} & self._differences:
+            return self._with_interval(node)
+        both_times = left is not None and right is not None and left.name in TEMPORAL and right.name in TEMPORAL
+        if node.operator == "-" and both_times:
+            self._differences.add(id(node))
+            return None
         if left is None or right is None:
             if any(side is not None and side.is_nested for side in (left, right)):
                 return None
@@ -241,12 +268,14 @@ class Typing:
             raise self.mismatch(detail, node) from None
 
     def _with_interval(self, node: Arithmetic) -> DataType | None:
-        left, right = intervals.kind_of(node.left), intervals.kind_of(node.right)
+        left, right = self._interval(node.left), self._interval(node.right)
         interval, other, kind = (node.right, node.left, right) if left is None else (node.left, node.right, left)
         self.type_of(interval)
         type_ = self.computable(other)
-        if kind is None or intervals.kind_of(other) is not None or node.operator not in "+-" or type_ is None:
+        if kind is None or self._interval(other) is not None or node.operator not in "+-" or type_ is None:
             return None
+        if type_.name not in _TIMES:
+            self._refuse_intervals(node.operator, (interval, other), (None, type_))
         self._require(type_, _TIMES, other, f"{node.operator} INTERVAL")
         if type_.name not in TEMPORAL or (interval is node.left and node.operator == "-"):
             return None
@@ -288,13 +317,14 @@ class Typing:
         """Raises SpecError `type_mismatch` unless `left`, which is typed once, can be compared with all `others`."""
         one = self.value(left)
         for node in (left, *others):
-            if intervals.kind_of(node) is intervals.IntervalKind.CALENDAR:
+            if intervals.kind_of(node) is IntervalKind.CALENDAR:
                 hint = "Write make_dt_interval or make_ym_interval, or compare dates."
                 raise self.mismatch(
                     f"{_text(node)} is an interval of all units, which cannot be compared. {hint}", node
                 )
-        for right in others:
-            other = self.value(right)
+        types = [one, *map(self.value, others)]
+        self._refuse_intervals(operator, (left, *others), types)
+        for right, other in zip(others, types[1:], strict=True):
             if one is not None and other is not None and not data_types.comparable(one, other):
                 hint = "Compare map_entries(m), or the values of keys." if one == other else cast_advice(one, other)
                 detail = (
@@ -329,6 +359,7 @@ class Typing:
                 self.require_condition(when, "WHEN")
         values = [then for _, then in node.branches] + ([node.default] if node.default is not None else [])
         types = [self.value(value) for value in values]
+        self._refuse_intervals("CASE", values, types)
         is_unpivot = node.is_unpivot and not self._source.is_accepted
         try:
             return data_types.widest(types, strings_convert=not is_unpivot)
@@ -352,6 +383,13 @@ class Typing:
                 continue
             if type_ is not None and not function.kind(index).admits(type_):
                 raise self.mismatch(f"{node.name} does not take {_text(argument)}, which is {type_}.", node)
+            takes_intervals = function.kind(index) in _WITH_INTERVALS or node.name in intervals.NUMBERS_OR_INTERVALS
+            if type_ is None and not takes_intervals and self._interval(argument) is not None:
+                detail = f"{node.name} does not take {_text(argument)}, which is an interval."
+                raise self.mismatch(f"{detail} {intervals.IN_UNITS}", node)
+        first = intervals.VALUES_FROM.get(node.name)
+        if first is not None:
+            self._refuse_intervals(node.name, node.arguments[first:], types[first:])
         fault = refused_literal(node.name, types, node.arguments) or limit_fault(node.name, node.arguments)
         if fault is not None:
             raise self.mismatch(fault, node)

@@ -1,4 +1,6 @@
-"""Which expressions are intervals. They have no type of ours: no table or result has a column of one."""
+"""Which expressions are intervals. They have no type of ours: no table has a column of one, and a result has their
+texts. The differences of dates and times are intervals too, which only their types show (`inference`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ MAKERS = {
 }
 """The functions that return intervals."""
 WAY_OUT = "Add it to a date or timestamp, or CAST it to STRING."
-_VALUES_FROM = {"coalesce": 0, "nvl": 0, "ifnull": 0, "if": 1, "nvl2": 1}
+IN_UNITS = "For a number of days or seconds, write datediff(a, b) or timestampdiff(SECOND, b, a)."
+NUMBERS_OR_INTERVALS = frozenset({"abs", "sign", "signum", "positive", "negative", "width_bucket", "sequence"})
+"""Functions of numbers that also take intervals."""
+VALUES_FROM = {"coalesce": 0, "nvl": 0, "ifnull": 0, "if": 1, "nvl2": 1}
 """Functions that return one of their arguments, with the place of the first of these."""
 _MONTHS = frozenset({"YEAR", "MONTH", "YEAR TO MONTH"})
 _PARTS = {
@@ -44,8 +49,8 @@ def kind_of(node: Expression) -> IntervalKind | None:
         case Interval(unit=unit):
             return IntervalKind.MONTHS if unit in _MONTHS else IntervalKind.TIME
         case Call(name=name, arguments=arguments):
-            if name in _VALUES_FROM:
-                return _kind_of_any(arguments[_VALUES_FROM[name] :])
+            if name in VALUES_FROM:
+                return _kind_of_any(arguments[VALUES_FROM[name] :])
             return MAKERS.get(name)
         case Negation(operand=operand):
             return kind_of(operand)
@@ -62,28 +67,6 @@ def kind_of(node: Expression) -> IntervalKind | None:
 def _kind_of_any(values: Sequence[Expression]) -> IntervalKind | None:
     """Returns the type of the first of `values` that is known to be an interval; others may be NULL."""
     return next((kind for value in values if (kind := kind_of(value)) is not None), None)
-
-
-def is_made(node: Expression) -> bool:
-    """Whether `node` is an interval of a function, not of literals alone."""
-    if kind_of(node) is None:
-        return False
-    pending = [node]
-    while pending:
-        part = pending.pop()
-        match part:
-            case Call(name=name, arguments=arguments):
-                if name in MAKERS:
-                    return True
-                pending += arguments
-            case Negation(operand=operand):
-                pending.append(operand)
-            case Case(branches=branches, default=default):
-                pending += [value for _, value in branches]
-                pending += [] if default is None else [default]
-            case Arithmetic(left=left, right=right):
-                pending += [left, right]
-    return False
 
 
 def moved(type_: DataType, interval: Expression, kind: IntervalKind) -> DataType | None:

@@ -156,6 +156,11 @@ def _(situation: Situation) -> object:
     return list_jobs.sync(client=situation.newcomer(), cursor="of another list")
 
 
+@provokes("invalid_lookup")
+def _(situation: Situation) -> object:
+    return get_result.sync(UNKNOWN, client=situation.newcomer(), key="all")
+
+
 @provokes("job_not_found")
 def _(situation: Situation) -> object:
     return get_job.sync(UNKNOWN, client=situation.newcomer())

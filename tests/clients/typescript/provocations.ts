@@ -148,6 +148,8 @@ const PROVOCATIONS: Record<string, () => Promise<Answer>> = {
     }
   },
   invalid_cursor: async () => (await newcomer()).GET("/v1/jobs", { params: { query: { cursor: "of another list" } } }),
+  invalid_lookup: async () =>
+    (await newcomer()).GET("/v1/jobs/{job_id}/result", { params: { ...unknown, query: { key: "all" } } }),
   job_not_found: async () => (await newcomer()).GET("/v1/jobs/{job_id}", { params: unknown }),
   job_not_finished: async () => {
     const client = await newcomer();

@@ -205,9 +205,9 @@ STREAM_CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         _sql("SELECT COUNT(*) AS n FROM s GROUP BY HOP(ts, INTERVAL '1' HOUR, INTERVAL '1' HOUR)"),
     ),
     "a session window": (
-        _job("SELECT COUNT(*) AS n FROM s GROUP BY SESSION(ts, INTERVAL '1' HOUR)"),
-        "Use TUMBLE or HOP",
-        _sql("SELECT COUNT(*) AS n FROM s GROUP BY TUMBLE(ts, INTERVAL '1' HOUR)"),
+        _job("SELECT k, COUNT(*) AS n FROM s GROUP BY k, SESSION(ts, INTERVAL '1' HOUR)"),
+        "Group by a window of time (TUMBLE or HOP)",
+        _sql("SELECT k, COUNT(*) AS n FROM s GROUP BY k, TUMBLE(ts, INTERVAL '1' HOUR)"),
     ),
     "a window of a batch job": (
         {"tables": {"s": {"path": "events", "schema": "k INT, v INT, ts TIMESTAMP"}}}

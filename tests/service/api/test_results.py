@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -257,3 +258,56 @@ def assert_not_rendered(answer: httpx.Response) -> None:
     assert answer.headers["content-type"].partition(";")[0] not in {"text/html", "text/plain"}
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+
+
+def test_rows_are_looked_up_by_values(api: Api, subtests: pytest.Subtests) -> None:
+    path = finished(api, KINDS)
+    first = api.client.get(path).json()
+    names = [column["name"] for column in first["columns"]]
+    for row in first["rows"]:
+        for name, value in zip(names, row, strict=True):
+            with subtests.test(column=name, value=value):
+                if name == "list" and value is not None:
+                    continue
+                found = api.client.get(path, params={"key": json.dumps({name: value})})
+                assert found.status_code == 200, found.text
+                assert (found.json()["rows"], found.json()["total_rows"]) == ([row], 1)
+    both = {"flag": True, "text": ""}
+    assert api.client.get(path, params={"key": json.dumps(both)}).json()["rows"] == []
+
+
+def test_looked_up_rows_of_a_large_result_are_limited(api: Api) -> None:
+    table = pa.table({"k": pa.array([7] * 50 + [8], pa.int32()), "n": pa.array(range(51), pa.int64())})
+    path = finished(api, table, 3)
+    page = api.client.get(path, params={"key": '{"k": 7}', "page_size": 4}).json()
+    assert ([row[0] for row in page["rows"]], page["total_rows"], page["next_cursor"]) == ([7] * 4, 4, "")
+    assert api.client.get(path, params={"key": '{"k": 8}'}).json()["rows"] == [[8, 50]]
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("n", "is a JSON object"),
+        ("[1]", "is a JSON object"),
+        ("{}", "is a JSON object"),
+        ('{"none": 1}', "no column none"),
+        ('{"n": "x"}', "'x' is no value of the column n"),
+        ('{"n": true}', "no value of the column n"),
+        ('{"n": 1e400}', "no value of the column n"),
+        ('{"n": {"a": 1}}', "no value of the column n"),
+        ('{"n": 9223372036854775808}', "no value of the column n"),
+        ('{"n": "\\ud800"}', r"'\ud800' is no value of the column n"),
+        ('{"\\ud800": 1}', r"no column \ud800"),
+        ("[" * 4_000, "is a JSON object"),
+        (f'{{"n": {"1" * 4_000}}}', "is no value of the column n"),
+    ],
+)
+def test_keys_that_do_not_fit_the_result_are_refused(api: Api, key: str, text: str) -> None:
+    answer = api.client.get(finished(api, NUMBERS), params={"key": key})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_lookup")
+    assert text in answer.json()["detail"]
+
+
+def test_looked_up_rows_are_json(api: Api) -> None:
+    answer = api.client.get(finished(api, NUMBERS), params={"key": '{"n": 1}'}, headers={"Accept": "text/csv"})
+    assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")

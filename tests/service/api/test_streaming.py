@@ -300,7 +300,7 @@ class TestChangingSettings:
         job_id = submitted(api)
         post(api, job_id, "stop")
         answer = change(api, job_id, {"state": {"provider": "memory", "partitions": 4}})
-        assert answer.json()["spec"]["settings"]["state"] == {"provider": "memory", "partitions": 4}
+        assert answer.json()["spec"]["settings"]["state"] == {"provider": "memory", "partitions": 4, "limit": None}
 
     @pytest.mark.parametrize("file_format", ["csv", "parquet"])
     def test_a_lookup_table_without_files_blocks_only_changes_that_need_it(self, api: Api, file_format: str) -> None:

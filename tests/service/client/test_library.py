@@ -107,6 +107,16 @@ def test_frames_have_exact_types(served: Served, client: Client) -> None:
     assert list(pandas["d"]) == ROWS["d"].to_pylist()
 
 
+def test_rows_are_looked_up(served: Served, client: Client) -> None:
+    job = run(served, client.submit(SQL, tables=TABLES, least=0), ROWS)
+    for row in ROWS.to_pylist():
+        key = {name: row[name] for name in ("i", "d", "t")}
+        assert job.look_up(**key) == [row]
+    with pytest.raises(errors.RequestRefusedError) as raised:
+        job.look_up(none=1)
+    assert raised.value.code == "invalid_lookup"
+
+
 def test_result_of_several_pages(served: Served, client: Client) -> None:
     result = run(served, client.submit(SQL, tables=TABLES, least=0), SEVERAL).result()
     assert [row["n"] for row in result] == list(range(12_000))

@@ -109,8 +109,14 @@ def test_newer_fields_with_default_values_are_not_stored() -> None:
     assert sorted(stored["tables"]["t"]) == ["format", "options", "path", "schema"]
     assert "state" not in stored["settings"]
     assert "optimizer" not in stored["settings"]
+    assert stored["sink"] == {"kind": "managed"}
     assert sorted(stored["limits"]) == ["max_attempts", "timeout"]
     assert JobSpec.model_validate(stored) == job()
+
+
+def test_older_workers_read_the_state_of_a_job_without_a_limit() -> None:
+    stored = job(mode="incremental", settings={"state.partitions": 4}).stored()
+    assert stored["settings"]["state"] == {"provider": "rocksdb", "partitions": 4}
 
 
 @pytest.mark.parametrize(
@@ -135,15 +141,28 @@ def test_newer_fields_with_default_values_are_not_stored() -> None:
         ({"limits": {"failure_retries": 1}}, 7),
         ({"settings": {"optimizer.timeout": "2s"}}, 9),
         ({"settings": {"optimizer.timeout": "10s"}}, 3),
+        ({"settings": {"optimizer.timeout": "2s", "optimizer.join_reorder": "auto"}}, 9),
+        ({"settings": {"table.optimizer.join-reorder-enabled": True}}, 23),
         ({"parameters": {}}, 3),
         ({"parameters": {"a": 1}}, 10),
         ({"parameters": [None]}, 10),
+        ({"mode": "incremental", "sink": {"kind": "parquet", "path": "out"}}, 4),
+        ({"mode": "incremental", "sink": {"kind": "parquet", "path": "out", "change_log": True}}, 22),
+        ({"mode": "incremental", "sink": {"kind": "managed", "change_log": True}}, 22),
+        ({"mode": "incremental", "sink": {"kind": "json", "path": "out"}}, 22),
+        ({"mode": "incremental", "settings": {"state.limit": "1GB"}}, 22),
         ({"compare_with": "e0a9a1ab-1ff8-4d24-8f9e-cb6b3df1f6c4"}, 8),
         ({"compare_with": "e0a9a1ab-1ff8-4d24-8f9e-cb6b3df1f6c4", "limits": {"failure_retries": 1}}, 8),
     ],
 )
 def test_the_version_that_a_job_needs(parts: dict[str, Any], version: int) -> None:
     assert job(**parts).needs_version == version
+
+
+def test_a_new_setting_is_stored_only_if_it_is_set() -> None:
+    """Workers of the version before read the settings of the optimizer, and refuse a name that they do not know."""
+    assert job(settings={"optimizer.timeout": "2s"}).stored()["settings"]["optimizer"] == {"timeout": "2s"}
+    assert job(settings={"optimizer.join_reorder": False}).stored()["settings"]["optimizer"]["join_reorder"] == "false"
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,28 @@ class TestStreamingTables:
                 table = {"format": "stream", "stream": "clicks", "operation": column}
                 assert self.refused({"orders": table}) == (code, "/tables/orders/operation")
 
+    def test_columns_of_an_upsert_are_comparable_columns_of_its_table(
+        self, tmp_path: Path, subtests: pytest.Subtests
+    ) -> None:
+        (tmp_path / "orders").mkdir()
+        files = {"format": "json", "path": "orders", "schema": "uid BIGINT, at TIMESTAMP, m MAP<STRING, INT>"}
+        cases: list[tuple[dict[str, object], str, str]] = [
+            ({"keys": ["uidd"], "order": "at"}, "unknown_column", "keys/0"),
+            ({"keys": ["uid", "m"], "order": "at"}, "upsert_not_comparable", "keys/1"),
+            ({"keys": ["uid"], "order": "att"}, "unknown_column", "order"),
+            ({"keys": ["uid"], "order": "m"}, "upsert_not_comparable", "order"),
+        ]
+        roots = (DirectoryRoot(tmp_path),)
+        for upsert, code, at in cases:
+            with subtests.test(upsert=upsert, code=code):
+                found = self.refused({"orders": {**files, "upsert": upsert}}, roots)
+                assert found == (code, f"/tables/orders/upsert/{at}")
+        records = {**files, "envelope": "debezium"}
+        wrong = self.refused({"orders": {**records, "upsert": {"keys": ["uid"], "order": "at"}}}, roots)
+        assert wrong == ("upsert_not_comparable", "/tables/orders/upsert/order")
+        for order in (None, "ts_us", "source.lsn"):
+            assert self.check({"orders": {**records, "upsert": {"keys": ["uid"], "order": order}}}, roots)
+
     def test_only_a_stream_with_a_schema_may_begin_without_files(self, tmp_path: Path) -> None:
         (tmp_path / "orders").mkdir()
         roots = (DirectoryRoot(tmp_path),)

@@ -145,17 +145,43 @@ class Faulty(Database):
 
 def test_no_fault_ends_the_poller(database: Database, settings: Settings) -> None:
     job_id = lifecycle.insert(database)
-    faults: list[Exception] = [RuntimeError("once"), OSError("too many open files")]
+    faults: list[Exception] = []
 
     async def scenario() -> bool:
         watching = watcher(Faulty(settings.database_url, faults))
         watching.start()
+        faults.extend([RuntimeError("once"), OSError("too many open files")])
         woken = await watching.wait_for_change(job_id, 0, SOON)
         await watching.stop()
         return woken
 
     assert asyncio.run(scenario()) is True
     assert faults == []
+
+
+@pytest.mark.one_database("sqlite")
+def test_sqlite_is_asked_only_after_a_write(database: Database) -> None:
+    job_id, other = lifecycle.insert(database), lifecycle.insert(database)
+
+    async def scenario() -> tuple[int, int, bool]:
+        watching = watcher(database)
+        watching.start()
+        with questions(database) as sent:
+            waiting = asyncio.create_task(watching.wait_for_change(job_id, 1, SOON))
+            await asyncio.sleep(0.3)
+            before = len(sent)
+            await asyncio.to_thread(lifecycle.claim, database, other)
+            await asyncio.sleep(0.3)
+            after = len(sent)
+            await asyncio.to_thread(lifecycle.claim, database, job_id)
+            woken = await waiting
+        await watching.stop()
+        return before, after, woken
+
+    before, after, woken = asyncio.run(scenario())
+    assert before == 1
+    assert before < after <= 3
+    assert woken
 
 
 def test_stopping_lets_nobody_hang(database: Database) -> None:

@@ -65,6 +65,21 @@ class TestBatches:
         assert save({"partitions": 8, "more": 1})
         assert stream_of(database, stream_id).layout == {"partitions": 8}
 
+    def test_a_state_may_need_newer_workers_than_the_job(self, database: Database, stream_id: str) -> None:
+        held = opened(database, stream_id)
+
+        def save(needs_version: int) -> int:
+            assert writing(
+                database,
+                lambda session, now: streaming_jobs.save_layout(session, held, {}, now, needs_version=needs_version),
+            )
+            return lifecycle.row_of(database, stream_id).spec_version
+
+        before = lifecycle.row_of(database, stream_id).spec_version
+        assert save(before + 1) == before + 1
+        # The state exists, so this plan is not the one that made it.
+        assert save(before + 2) == before + 1
+
     def test_progress_without_mini_batches_resets_the_lost_attempts(self, database: Database, stream_id: str) -> None:
         held = opened(database, stream_id)
         assert writing(database, lambda session, now: streaming_jobs.mark_steady(session, held, now))

@@ -43,7 +43,14 @@ from service.sql.statements.subqueries.correlated_values import (
 )
 from service.sql.statements.subqueries.correlation import Correlated, Correlation
 from service.sql.statements.subqueries.domain import DOMAIN, Domain, Keyed, ValueShape
-from service.sql.statements.subqueries.subquery_trees import as_exists, counted_rows, name_items, only_row, tables_of
+from service.sql.statements.subqueries.subquery_trees import (
+    as_exists,
+    counted_rows,
+    in_value,
+    name_items,
+    only_row,
+    tables_of,
+)
 from service.sql.statements.tables.from_clause import JoinedTable, Sources
 from service.sql.statements.tables.generators import refuse_outer_arguments
 from service.sql.types.data_types import NULL, Field, Schema
@@ -99,8 +106,7 @@ class _Unnesting:
             self._is_later = is_later
         self._select.set("expressions", self._select.expressions)
         for clause in ("having", "qualify", "order"):
-            node = self._select.args.get(clause)
-            if node is not None:
+            if (node := self._select.args.get(clause)) is not None:
                 self._select.set(clause, self._replaced(node, is_condition=clause != "order"))
         scope = self._sources.scope.with_tables(self._added)
         return Unnested(self._select, replace(self._sources, scope=scope), tuple(self._later))
@@ -111,12 +117,12 @@ class _Unnesting:
             return node
         bare = [item.unalias() for item in self._select.expressions]
         self._nested.constructs.add(DOMAIN)
-        return trees.number(bare.index(node) + 1) if node in bare else self._replaced(node, is_value=True)
+        return trees.number(bare.index(node) + 1) if node in bare else self._replaced(node)
 
     def _item(self, node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Alias):
-            return self._replaced(node, is_value=True)
-        node.set("this", self._replaced(node.this, is_value=True))
+            return self._replaced(node)
+        node.set("this", self._replaced(node.this))
         return node
 
     # Conditions of WHERE
@@ -243,20 +249,20 @@ class _Unnesting:
 
     # Subqueries as values
 
-    def _replaced(self, node: exp.Expr, *, is_condition: bool = False, is_value: bool = False) -> exp.Expr:
+    def _replaced(self, node: exp.Expr, *, is_condition: bool = False) -> exp.Expr:
         """Returns `node` with its subqueries replaced by columns. `is_condition`: NULL is the same as FALSE for it.
-        `is_value`: it is a column of SELECT.
+        In any other place, Spark's IN with a subquery returns FALSE where the standard says NULL.
         """
         normal, inverts = trees.as_in(node)
         if inverts:
-            return self._replaced(exp.Not(this=exp.Paren(this=normal)))
+            return self._replaced(exp.Not(this=exp.Paren(this=normal)), is_condition=is_condition)
         if isinstance(normal, exp.Exists):
             return exp.Paren(this=self._exists_value(normal))
         bare, is_negated = trees.without_not(normal)
         if isinstance(bare, exp.In) and bare.args.get("query"):
             bare.set("this", self._replaced(bare.this))
             return self._either(
-                lambda: self._in_replaced(bare, is_negated, is_condition=is_condition, is_value=is_value),
+                lambda: self._in_replaced(bare, is_negated, is_condition=is_condition),
                 lambda: self._in_as_exists(bare, is_negated),
             )
         if isinstance(normal, exp.Any | exp.All):
@@ -267,25 +273,25 @@ class _Unnesting:
         if self._is_later and trees.function_of(normal) in trees.AGGREGATES:
             # Its arguments are computed before the groups.
             self._is_later = False
-            self._replace_parts(normal)
+            self._replace_parts(normal, is_condition=False)
             self._is_later = True
             return normal
+        if trees.has_subquery(normal) and (inverted := trees.inverted(normal)) is not None:
+            return self._replaced(inverted, is_condition=is_condition)
         self._replace_parts(normal, is_condition=is_condition)
         return normal
 
-    def _in_replaced(self, bare: exp.In, is_negated: bool, *, is_condition: bool, is_value: bool) -> exp.Expr:
-        if is_condition and not is_negated:
+    def _in_replaced(self, bare: exp.In, is_negated: bool, *, is_condition: bool) -> exp.Expr:
+        if not is_negated:
             return exp.Paren(this=self._is_found(bare)[0])
-        value = self._in_value(bare)
-        negated: exp.Expr = exp.Not(this=exp.Paren(this=value)) if is_negated else value
-        # Spark's IN with a subquery returns FALSE where the standard says NULL, if it is not part of a condition.
-        return trees.call("COALESCE", negated, exp.Boolean(this=False)) if is_value else exp.Paren(this=negated)
+        negated = exp.Not(this=exp.Paren(this=self._in_value(bare)))
+        return exp.Paren(this=negated) if is_condition else trees.call("COALESCE", negated, exp.Boolean(this=False))
 
     def _in_as_exists(self, bare: exp.In, is_negated: bool) -> exp.Expr:
         found = self._exists_value(self._as_exists(bare, is_negated))
         return exp.Paren(this=exp.Not(this=exp.Paren(this=found)) if is_negated else found)
 
-    def _replace_parts(self, normal: exp.Expr, *, is_condition: bool = False) -> None:
+    def _replace_parts(self, normal: exp.Expr, *, is_condition: bool) -> None:
         is_connective = isinstance(normal, exp.And | exp.Or | exp.Paren | exp.Having | exp.Qualify)
         for key, value in list(normal.args.items()):
             if isinstance(value, exp.Expr):
@@ -334,14 +340,7 @@ class _Unnesting:
         is_found, operand, query = self._is_found(node)
         rows, values = self._counts(query, node)
         is_unknown = exp.Or(this=trees.is_null(operand), expression=exp.NEQ(this=rows, expression=values))
-        return exp.Case(
-            ifs=[
-                exp.If(this=is_found, true=exp.Boolean(this=True)),
-                exp.If(this=exp.EQ(this=rows.copy(), expression=trees.number(0)), true=exp.Boolean(this=False)),
-                exp.If(this=is_unknown, true=exp.Null()),
-            ],
-            default=exp.Boolean(this=False),
-        )
+        return in_value(is_found, rows, is_unknown)
 
     def _mark(
         self, query: exp.Select, correlated: Correlated, pairs: list[tuple[exp.Expr, exp.Expr]], node: exp.Expr
@@ -423,8 +422,7 @@ class _Unnesting:
     def _has_rows(self, query: exp.Expr, node: exp.Expr, *, is_negated: bool = False) -> exp.Expr:
         counted = counted_rows(query, self._nested.alias(), self._nested.alias())
         rows = self._one_row(counted, node, 1)[0]
-        kind = exp.EQ if is_negated else exp.GT
-        return kind(this=rows, expression=trees.number(0))
+        return (exp.EQ if is_negated else exp.GT)(this=rows, expression=trees.number(0))
 
     # Joins
 
@@ -540,8 +538,7 @@ class _Unnesting:
         return tree
 
     def _operands(self, node: exp.In) -> list[exp.Expr]:
-        operand = node.this
-        operands = list(operand.expressions) if isinstance(operand, exp.Tuple) else [operand]
+        operands = list(node.this.expressions) if isinstance(node.this, exp.Tuple) else [node.this]
         return [trees.mapped(each.copy(), self._without_alias) for each in operands]
 
     def _without_alias(self, part: exp.Expr) -> exp.Expr:

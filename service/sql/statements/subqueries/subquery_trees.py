@@ -14,6 +14,18 @@ _OTHER_QUERIES = ("exists", "values", "table", "with")
 """Words that a query without SELECT and FROM may begin with, or that stand before a query."""
 
 
+def in_value(is_found: exp.Expr, rows: exp.Expr, is_unknown: exp.Expr) -> exp.Expr:
+    """Returns the value of IN: TRUE, FALSE or NULL. `rows` is the number of rows of the subquery."""
+    return exp.Case(
+        ifs=[
+            exp.If(this=is_found, true=exp.Boolean(this=True)),
+            exp.If(this=exp.EQ(this=rows.copy(), expression=trees.number(0)), true=exp.Boolean(this=False)),
+            exp.If(this=is_unknown, true=exp.Null()),
+        ],
+        default=exp.Boolean(this=False),
+    )
+
+
 def may_have_subqueries(text: str) -> bool:
     """Whether the case-folded `text` may have a query inside an expression, as an upper bound.
 

@@ -111,7 +111,8 @@ class _Unpivot:
             if column.name.casefold() not in folded:
                 suggestions = nearest_names(column.name, self._columns)
                 listed = f" The columns are {', '.join(self._columns[:12])}."
-                detail = f"There is no column {column.name}.{did_you_mean(suggestions) or listed}"
+                what = f"There is no column {column.name}." if column.name else "UNPIVOT needs the names of columns."
+                detail = f"{what}{did_you_mean(suggestions) or listed}"
                 raise self._source.error("unknown_column", detail, at=position(column), suggestions=suggestions)
         used = {column.name.casefold() for columns in sets for column in columns}
         items: list[exp.Expr] = [

@@ -100,3 +100,16 @@ def test_groups_without_a_call_are_distinct_rows() -> None:
     assert bound(group_by=keys, aggregates=count)
     assert bound(aggregates=count)
     assert bound(group_by=keys, grouping_sets=[["k"], []])
+
+
+def test_changes_of_a_result_need_tables_without_refresh() -> None:
+    fixed = job(sql="SELECT k FROM s").dumped()["tables"]
+    tables = {**fixed, "n": {**fixed["n"], "refresh": True}}
+    sql = "SELECT n.name, COUNT(*) AS c FROM s JOIN n ON s.g = n.g GROUP BY n.name"
+    sink = {"kind": "managed", "change_log": True}
+    (issue,) = issues(tables=tables, sql=sql, sink=sink)
+    assert (issue.code, issue.pointer) == ("change_log_not_applicable", "/sink/change_log")
+    for accepted in ({"tables": fixed, "sink": sink}, {"tables": tables}):
+        compile_job(job(sql=sql, **accepted), SCHEMAS)
+    # The rows of this query never change.
+    compile_job(job(tables=tables, sql="SELECT n.name FROM s JOIN n ON s.g = n.g", sink=sink), SCHEMAS)

@@ -62,6 +62,8 @@ def read(text: str) -> Expression:
         "NOT q",
         "i > 4 + 2",
         "b < 3 * -2",
+        "d + 5",
+        "d - i",
     ],
 )
 def test_it_has_a_value_for_every_row(text: str) -> None:
@@ -72,6 +74,7 @@ def test_it_has_a_value_for_every_row(text: str) -> None:
     "text",
     [
         "i + 1",
+        "d + b",
         "b * b",
         "-i",
         "10 / i",
