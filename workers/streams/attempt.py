@@ -32,6 +32,7 @@ from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdi
 from workers.streams.batch_metrics import StreamMetrics
 from workers.streams.lookup_table_polling import NotUsed
 from workers.streams.lookup_tables import LookupTables, OtherVersionsError, Versions
+from workers.streams.state_limit import StateLimitError
 
 _log = structlog.get_logger(__name__)
 
@@ -330,7 +331,7 @@ def stream_verdict(error: Exception, attempt: Attempt, redact: Callable[[str], s
     """Returns the verdict for an error that ended a stream or prevented its start. `redact` is as in `verdict_of`."""
     if isinstance(error, FenceLostError):
         return LeaseLost()
-    if isinstance(error, SinkError | StreamPlanError) and attempt.reason is None:
+    if isinstance(error, SinkError | StreamPlanError | StateLimitError) and attempt.reason is None:
         return StreamStop(StreamStopReason.FAILED, _problem(error))
     return _stop_instead_of_failure(verdict_of(error, attempt, redact))
 
@@ -342,6 +343,6 @@ def _stop_instead_of_failure(verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _problem(error: SinkError | StreamPlanError) -> Problem:
+def _problem(error: SinkError | StreamPlanError | StateLimitError) -> Problem:
     title = error.code.replace("_", " ").capitalize()
     return Problem(type=f"/problems/{error.code}", title=title, status=422, detail=str(error), code=error.code)

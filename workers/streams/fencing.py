@@ -4,7 +4,7 @@
 attempt that has lost it may still be running. So everything that it writes to has its own fence:
 
     sink managed, delta        `FencedTable` of `workers/engine/streaming/sinks/delta.py`: a transaction of the table
-    sink parquet               `workers/engine/streaming/sinks/append.py`: files in `_evenkeel/fences`
+    sink parquet, json         `workers/engine/streaming/sinks/append.py`: files in `_evenkeel/fences`
     sink postgres              `workers/engine/streaming/sinks/postgres.py`: the table `evenkeel_batches`
     staged rows                `Stage` of `workers/engine/streaming/query.py`: a directory for each token
     checkpoint                 Spark: two attempts cannot commit the same offsets, and state files have unique names

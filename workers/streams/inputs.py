@@ -127,7 +127,8 @@ def _add_posted(inputs: Inputs, name: str, table: StreamTable, posted: Mapping[s
     source = TableSource(format=TableFormat.PARQUET, path=str(known.directory))
     # The configured path may contain links; files are opened without following links.
     files = tuple(sorted(real(known.directory).glob("[0-9]*.parquet")))
-    inputs.tables[name] = StreamInput(source, _uri(name, str(known.directory)), known.schema, files, table.operation)
+    uri = _uri(name, str(known.directory))
+    inputs.tables[name] = StreamInput(source, uri, known.schema, files, table.operation, table.upsert)
 
 
 def _add_directory(inputs: Inputs, name: str, table: TableSource, found: TableFiles) -> None:
@@ -142,7 +143,7 @@ def _add_directory(inputs: Inputs, name: str, table: TableSource, found: TableFi
             pointer=f"{pointer_of(name)}/path",
         )
     inputs.tables[name] = StreamInput(
-        table, _uri(name, str(found.directory_or_file)), schema, found.files, table.operation
+        table, _uri(name, str(found.directory_or_file)), schema, found.files, table.operation, table.upsert
     )
 
 
@@ -387,7 +388,8 @@ class StreamPlans:
             _bounds(spec, inputs),
             output=spec.output_mode,
             settings=spec.settings,
-            merges_parts=spec.sink.kind in {"managed", "postgres"},
+            merges_parts=spec.sink.kind in {"managed", "postgres"} and not spec.has_change_log,
+            is_log=spec.has_change_log,
             state_layout=layout,
             check=check,
         )

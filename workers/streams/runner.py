@@ -17,8 +17,8 @@ from pathlib import Path
 
 from service.config.settings import Settings
 from service.contract.enums import JobStatus, Mode
+from service.contract.job import VALUES_VERSION, JobSpec
 from service.contract.job import DeltaSink as DeltaSpec
-from service.contract.job import JobSpec
 from service.contract.job import ManagedSink as ManagedSpec
 from service.contract.job import PostgresSink as PostgresSpec
 from service.contract.options import Toggle
@@ -36,8 +36,8 @@ from workers.driver.driver import Driver
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.streaming.engine import PlannedStream, StreamEngine
 from workers.engine.streaming.query import BatchFunction, RunningStream, Stage, Trigger
-from workers.engine.streaming.sinks.append import AppendingSink
-from workers.engine.streaming.sinks.base import OfNothing, Sink, SinkError, SinkTarget
+from workers.engine.streaming.sinks.append import AppendingSink, FileFormat
+from workers.engine.streaming.sinks.base import OF_CHANGE_LOG, OfNothing, Sink, SinkError, SinkTarget
 from workers.engine.streaming.sinks.delta import DeltaSink
 from workers.engine.streaming.sinks.managed import ManagedSink
 from workers.engine.streaming.sinks.postgres import PostgresSink
@@ -54,6 +54,7 @@ from workers.streams.inputs import Posted, StreamPlans, check_layout, confined_r
 from workers.streams.lookup_table_polling import MAX_COPIES, FollowedTable, TableChecks
 from workers.streams.lookup_table_versions import BatchVersions, TableVersions, directory_name
 from workers.streams.lookup_tables import LookupTables, VersionFence, Versions
+from workers.streams.state_limit import StateLimit
 
 _URL = "EVENKEEL_SINK_{}_URL"
 
@@ -92,7 +93,7 @@ def make_sink(
         return DeltaSink(path, target, of_nothing)
     if target.weight is not None:
         raise SinkError(f"The rows of this result may be removed again, and the sink '{sink.kind}' removes none.")
-    return AppendingSink(path, target)
+    return AppendingSink(path, target, FileFormat(sink.kind))
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,9 @@ class StreamRunner:
 
     def _keep_layout(self, attempt: Attempt, planned: PlannedStream) -> bool:
         with self._database.write() as session:
-            return streaming_jobs.save_layout(session, attempt.claim, planned.layout, self._database.now(session))
+            now = self._database.now(session)
+            needs_version = VALUES_VERSION if planned.plan.changes is not None and planned.plan.changes.form > 1 else 0
+            return streaming_jobs.save_layout(session, attempt.claim, planned.layout, now, needs_version=needs_version)
 
     def _opened(
         self,
@@ -301,11 +304,12 @@ class StreamRunner:
             attempt.check()
             directory = self._directory(stream)
             directory.mkdir(parents=True, exist_ok=True)
+            logged = (*plan.output, *OF_CHANGE_LOG)
             target = SinkTarget(
                 app=f"evenkeel/{claim.job_id}/{stream.generation}",
                 fence=claim.fence,
-                columns=plan.columns,
-                output=plan.output,
+                columns=logged if spec.has_change_log else plan.columns,
+                output=logged if spec.has_change_log else plan.output,
                 keys=plan.keys,
                 final=plan.final,
                 weight=plan.weight,
@@ -326,9 +330,14 @@ class StreamRunner:
             lookup_tables.set_committed(sink.committed())
         _check_together(stream, sink.committed(), directory / "checkpoint")
         _remove_older(directory)
-        stage = Stage(directory / "stage", claim.fence)
+        stage = Stage(directory / "stage", claim.fence, is_log=spec.has_change_log)
         stage.clear_older()
-        fence = StreamFence(self._database, attempt, stream.generation, self._pause)
+        fence = StateLimit(
+            StreamFence(self._database, attempt, stream.generation, self._pause),
+            (directory / "checkpoint", directory / "changes"),
+            spec.settings.state.limit,
+            self._settings.limits.free_bytes,
+        )
         trigger = _trigger(spec)
         reading = confined_reading(spec, self._roots, directory / "checkpoint", lambda: current.plans.inputs)
 

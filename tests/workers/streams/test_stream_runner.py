@@ -17,7 +17,8 @@ from service.contract.enums import AttemptStatus, JobStatus
 from service.contract.job import JobSpec
 from service.data.roots import roots_of
 from service.jobs.check_job import check_job
-from service.store import streaming_jobs
+from service.jobs.lifecycle import with_settings
+from service.store import jobs, streaming_jobs
 from service.store.attempts import attempts_of
 from service.store.jobs import EXPLAIN
 from service.store.publication import report_of
@@ -114,6 +115,33 @@ def test_a_missing_checkpoint_or_result_is_an_error(bench: Bench, lost: str, cod
     assert rows(bench, job_id) == [[0, 100, 7], [1, 102, 8], [2, 101, 8]]
     # What was thrown away takes no room.
     assert sorted(path.name for path in (bench.settings.streams_dir / job_id).glob("g*")) == ["g2"]
+
+
+def test_a_state_above_its_limit_stops_the_job_before_the_next_mini_batch(bench: Bench) -> None:
+    def limit_state(most: str) -> None:
+        with bench.database.write() as session:
+            row = session.get_one(JobRow, job_id)
+            row.spec_version = 4
+            session.flush()
+            spec = with_settings(JobSpec.model_validate(row.spec), {"state": {"limit": most}}, has_state=True)
+            jobs.save_spec(session, row, spec.stored(), spec.needs_version, bench.database.now(session))
+
+    job_id = bench.submit(PER_USER)
+    assert run(bench, job_id).error is None
+    done = stream(bench, job_id).last_batch
+    limit_state("1KB")
+    assert bench.job(job_id).spec_version == 22
+    add_orders(bench, "part-9.parquet", [1, 1, 2], "new")
+    resume(bench, job_id)
+    job = run(bench, job_id)
+    assert (job.status, (job.error or {})["code"]) == (JobStatus.STOPPED, "state_limit_exceeded")
+    assert "more than 'state.limit', 1KB" in (job.error or {})["detail"]
+    assert (stream(bench, job_id).stopped_because, stream(bench, job_id).last_batch) == (StreamStopReason.FAILED, done)
+    assert rows(bench, job_id) == FIRST
+    limit_state("1GB")
+    resume(bench, job_id)
+    assert run(bench, job_id).error is None
+    assert rows(bench, job_id) == [[0, 100, 7], [1, 102, 8], [2, 101, 8]]
 
 
 def test_a_scheduled_run_records_when_it_runs_again(bench: Bench) -> None:

@@ -38,7 +38,8 @@ def test_each_kind_has_its_sink(tmp_path: Path) -> None:
     postgres = {"kind": "postgres", "connection": "warehouse", "table": "uniques"}
     assert isinstance(made(tmp_path, postgres), PostgresSink)
     assert isinstance(made(tmp_path, {"kind": "delta", "path": "out"}, tmp_path), DeltaSink)
-    assert isinstance(made(tmp_path, {"kind": "parquet", "path": "out"}, tmp_path), AppendingSink)
+    for kind in ("parquet", "json"):
+        assert isinstance(made(tmp_path, {"kind": kind, "path": "out"}, tmp_path), AppendingSink)
     assert list(tmp_path.iterdir()) == [], "nothing is written yet"
 
 

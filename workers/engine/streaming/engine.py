@@ -29,7 +29,7 @@ from service.sql.resolve.bound import BoundQuery, tables_of
 from workers.engine.budget import PlanningBudget, no_check
 from workers.engine.plan.builder import build
 from workers.engine.plan.explain import seconds
-from workers.engine.plan.nodes import Filter, Join, Node, Project, Windows, Within
+from workers.engine.plan.nodes import Aggregate, Filter, Join, Node, Project, Union, Windows, Within
 from workers.engine.plan.traversal import NodeIds, id_of, walk_up, with_ids
 from workers.engine.planner import Plan, notes_on, plan_report, trace_of
 from workers.engine.rules.rule import Match, Skip
@@ -39,7 +39,10 @@ from workers.engine.spark.small_results import is_limited_by_input
 from workers.engine.spark.sources import TableInput, ddl_of, file_set_of, scans_of
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.statistics.model import Statistics
+from workers.engine.streaming.changes.aggregates import share_values
+from workers.engine.streaming.changes.plan import FORM
 from workers.engine.streaming.changes.run import Changes, one_frame, source_scans, static_scans
+from workers.engine.streaming.changes.upserts import with_newest_rows
 from workers.engine.streaming.sinks.base import OfNothing
 from workers.engine.streaming.sources import (
     BatchBound,
@@ -128,12 +131,14 @@ class StreamEngine:
         output: OutputMode | None = None,
         settings: JobSettings = _DEFAULTS,
         merges_parts: bool = True,
+        is_log: bool = False,
         state_layout: Mapping[str, Any] | None = None,
         check: Callable[[], None] = no_check,
     ) -> PlannedStream:
         """Returns the plan, the DataFrame and the report. Reads at most a sample of files.
 
-        `tables` and `bounds` are by table name. `merges_parts`: the sink merges the parts of groups. `state_layout` is
+        `tables` and `bounds` are by table name. `merges_parts`: the sink merges the parts of groups. `is_log`: the sink
+        stores each change of the result; a plan that only adds rows has no column for it. `state_layout` is
         that of an existing state, which the plan uses if it can. `check` is called between steps, and raises once the
         plan is no longer wanted. `output` is as in `stream_plan`. Raises StreamPlanError for a query that a stream
         cannot run, and what Spark raises when it analyses a plan.
@@ -144,17 +149,19 @@ class StreamEngine:
         )
         built = with_ids(build(query))
         check()
-        removing = frozenset(
-            table.alias
-            for table in tables_of(query)
-            if isinstance(found := tables[table.table], StreamInput) and found.operation is not None
+        changed = self._planned_by_changes(
+            built, streams, _changing(query, tables), tables, output, state_layout, is_log=is_log
         )
-        changed = self._planned_by_changes(built, streams, removing, output, state_layout)
         if changed is not None:
             return self._of_changes(query, built, changed, streams, tables, bounds, settings, state, check)
         bitmaps = self._bitmaps(built, streams, tables, settings.distinct_method, state_layout, check)
         if bitmaps.wanted and not merges_parts:
             bitmaps = Bitmaps(False, "The sink stores complete groups, and bitmaps are parts of groups.")
+        is_new = state_layout is None and output is not OutputMode.APPEND and not is_log
+        if is_new and merges_parts and not bitmaps.wanted:
+            changed = _with_shared_values(built, streams)
+            if changed is not None:
+                return self._of_changes(query, built, changed, streams, tables, bounds, settings, state, check)
         plan = stream_plan(built, streams, bitmaps, output)
         plan = replace(plan, node=NodeIds.after(built).number(plan.node))
         emits = OutputMode.APPEND if plan.keys is None else OutputMode.UPDATE
@@ -186,21 +193,34 @@ class StreamEngine:
         self,
         built: Node,
         streams: frozenset[str],
-        removing: frozenset[str],
+        changing: Mapping[str, StreamInput],
+        tables: Mapping[str, Input],
         output: OutputMode | None,
         state_layout: Mapping[str, Any] | None,
+        *,
+        is_log: bool,
     ) -> StreamPlan | None:
-        """Returns the plan by changes, if the query has no other plan or the state is that of this one."""
-        if removing:
-            return changes_plan(built, streams, "rows of a stream are removed", removing)
+        """Returns the plan by changes, if rows of streams are removed or replaced, if the query has no other plan, if
+        another plan would not emit all changes for a log, or if the state is that of this one. `changing` are the
+        streams with such rows, by alias.
+        """
+        form = FORM if state_layout is None else int(state_layout.get("form", 1))
+        if changing:
+            removing = frozenset(alias for alias, table in changing.items() if table.upsert is None)
+            node = NodeIds.after(built).number(with_newest_rows(built, tables))
+            return changes_plan(
+                node, streams, "rows of a stream are removed or replaced", removing, form, is_log=is_log
+            )
         if state_layout is not None and state_layout.get("shape") == Shape.CHANGES.value:
-            return changes_plan(built, streams, "the existing state is that of changes")
+            return changes_plan(built, streams, "the existing state is that of changes", form=form, is_log=is_log)
         if output is OutputMode.APPEND or state_layout is not None:
             return None
         try:
-            stream_plan(built, streams, NO_BITMAPS, output)
+            plan = stream_plan(built, streams, NO_BITMAPS, output)
         except StreamPlanError as error:
-            return changes_plan(built, streams, str(error))
+            return changes_plan(built, streams, str(error), is_log=is_log)
+        if is_log and plan.keys is not None:
+            return changes_plan(built, streams, "the sink keeps a change log", is_log=True)
         return None
 
     def _of_changes(
@@ -303,6 +323,29 @@ class StreamEngine:
         return tuple(map(_as_json, rows[0])) if rows else None
 
 
+def _changing(query: BoundQuery, tables: Mapping[str, Input]) -> dict[str, StreamInput]:
+    """Returns the streams whose rows are removed or replaced, by alias."""
+    found = ((table.alias, tables[table.table]) for table in tables_of(query))
+    return {alias: table for alias, table in found if isinstance(table, StreamInput) and table.is_changing}
+
+
+def _with_shared_values(built: Node, streams: frozenset[str]) -> StreamPlan | None:
+    """Returns the plan by changes of a query that only aggregates one stream, and reads the same distinct values under
+    several conditions: it reads each row once for all of them. None for other queries.
+    """
+    nodes = list(walk_up(built))
+    aggregates = [node for node in nodes if isinstance(node, Aggregate)]
+    if any(isinstance(node, Join | Windows | Union) for node in nodes):
+        return None
+    if not any(share_values(node.calls) for node in aggregates):
+        return None
+    try:
+        plan = changes_plan(built, streams, "calls with DISTINCT read the same values under several conditions")
+    except StreamPlanError:
+        return None
+    return plan if plan.changes is not None and plan.changes.shared else None
+
+
 def _above(node: Node) -> Iterator[Node]:
     """Yields the filters and projections above the first aggregate."""
     while isinstance(node, Filter | Project):
@@ -383,6 +426,8 @@ def _ineffective_settings(plan: StreamPlan, streams: frozenset[str], settings: J
             "eager_aggregation has no effect: two streams are aggregated without a join, and static tables are joined "
             "before the aggregate."
         )
+    if settings.optimizer.join_reorder is not Toggle.AUTO:
+        yield "optimizer.join_reorder has no effect: streams and static tables are joined in the written order."
     if settings.skewed_windows is not Toggle.AUTO:
         yield "skewed_windows has no effect: a mini-batch computes calls with OVER for the partitions that it changes."
     if plan.changes is not None and settings.state.provider is not StateProvider.ROCKSDB:

@@ -23,9 +23,11 @@ from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from service.contract.enums import OutputMode
+from service.contract.job import CHANGE_BATCH, CHANGE_TYPE
 from service.contract.problems import SpecError
 from workers.engine.spark.engine import result_files, write_parquet, written
 from workers.engine.spark.small_results import collect_parquet, estimated_bytes
@@ -228,16 +230,21 @@ class Stage:
     (`fence`) write to different directories.
 
     `collects`: small mini-batches are collected, which takes less time than a write by Spark. Only for plans
-    whose result is limited by their input.
+    whose result is limited by their input. `is_log`: rows get the columns of a change log (`OF_CHANGE_LOG`); those of
+    plans without the type of the change are added.
     """
 
     directory: Path
     fence: int
     collects: bool = False
+    is_log: bool = False
 
     def write(self, frame: DataFrame, batch_id: int) -> Staged:
         """Runs the mini-batch completely, which also updates its state. Returns its rows. Raises what Spark raises."""
         target = self._path(batch_id)
+        if self.is_log:
+            frame = frame if CHANGE_TYPE in frame.columns else frame.withColumn(CHANGE_TYPE, F.lit("insert"))
+            frame = frame.withColumn(CHANGE_BATCH, F.lit(batch_id).cast("bigint"))
         # If the driver refuses so many bytes, Spark computes the mini-batch again, from the same state.
         if self.collects and estimated_bytes(frame) <= MOST_BYTES and collect_parquet(frame, target):
             result = written(target)

@@ -33,7 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from service.contract.options import MiniBatchSettings, Toggle
 from service.contract.read_options import TableFormat
-from service.contract.tables import TableSource
+from service.contract.tables import TableSource, Upsert
 from service.data.compression import CorruptTextError
 from service.data.file_io import DataFile, opened, rows_in, size_of, text_of
 from service.data.schemas import RATE_SCHEMA
@@ -43,6 +43,7 @@ from service.sql.types.data_types import STRING, Field, Schema
 from workers.engine.plan.nodes import Node, Scan
 from workers.engine.plan.traversal import transform_up
 from workers.engine.spark.sources import TableInput, ddl_of, fields_to_read, read_scan, reader_options, scans_of
+from workers.engine.streaming import debezium
 
 DEFAULT_ROWS = 2_000_000
 """Rows of a mini-batch if the job does not set its size. Smaller mini-batches have more overhead (distinct texts: 357,
@@ -79,6 +80,13 @@ class StreamInput:
     files: tuple[DataFile, ...] = ()
     operation: str | None = None
     """The column that says whether a row is added or removed."""
+    upsert: Upsert | None = None
+    """How rows replace each other."""
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether rows are removed or replaced."""
+        return self.operation is not None or self.upsert is not None or self.source.envelope is not None
 
     @property
     def unescaped(self) -> str:
@@ -114,18 +122,32 @@ OPERATION = "$operation"
 
 
 def with_operations(node: Node, tables: Mapping[str, Input]) -> Node:
-    """Returns a plan whose scans also read the operation columns of streams, as `OPERATION`."""
+    """Returns a plan whose scans also read the operation columns of streams, as `OPERATION`, if rows do not replace
+    each other.
+    """
 
     def added(part: Node) -> Node:
         table = tables[part.table] if isinstance(part, Scan) else None
-        if not isinstance(part, Scan) or not isinstance(table, StreamInput) or table.operation is None:
+        if not isinstance(part, Scan) or not isinstance(table, StreamInput) or table.upsert is not None:
             return part
-        found = table.schema.find(table.operation)
-        if found is None:
-            raise KeyError(table.operation)
-        return replace(part, columns=(*part.columns, (Field(OPERATION, STRING), found.name)))
+        operation = operation_of(table)
+        return (
+            part if operation is None else replace(part, columns=(*part.columns, (Field(OPERATION, STRING), operation)))
+        )
 
     return transform_up(node, added)
+
+
+def operation_of(table: StreamInput) -> str | None:
+    """Returns the name of the operation column; None if all rows are added."""
+    if table.source.envelope is not None:
+        return debezium.OPERATION
+    if table.operation is None:
+        return None
+    found = table.schema.find(table.operation)
+    if found is None:
+        raise KeyError(table.operation)
+    return found.name
 
 
 def read_inputs(
@@ -153,10 +175,11 @@ def read_stream(session: SparkSession, scan: Scan, table: StreamInput, bound: Ba
 
     A row that does not fit the schema makes the mini-batch fail that reads it.
     """
+    has_envelope = table.source.envelope is not None
     fields = fields_to_read(scan, table.source.kind, table.schema)
     reader = (
         session.readStream.format(table.source.kind.value)
-        .schema(ddl_of(fields))
+        .schema(debezium.ddl(fields, table.upsert) if has_envelope else ddl_of(fields))
         .options(**reader_options(table.source))
         .option("recursiveFileLookup", True)
         # Spark silently ignores files that are older than the newest one by more than this; the default is seven days.
@@ -167,7 +190,8 @@ def read_stream(session: SparkSession, scan: Scan, table: StreamInput, bound: Ba
         reader = reader.option("maxFilesPerTrigger", bound.files)
     if bound.bytes is not None:
         reader = reader.option("maxBytesPerTrigger", bound.bytes)
-    return _under_alias(reader.load(table.directory), scan)
+    rows = reader.load(table.directory)
+    return _under_alias(debezium.rows_of(rows, fields, table.upsert, scan.table) if has_envelope else rows, scan)
 
 
 def reads_of(frame: DataFrame) -> tuple[SourceRead, ...]:

@@ -34,7 +34,7 @@ from service.contract.options import StateProvider
 from workers.engine.plan.explain import text_of
 from workers.engine.plan.nodes import Scan
 from workers.engine.plan.traversal import walk_up
-from workers.engine.streaming.changes.plan import ChangePlan
+from workers.engine.streaming.changes.steps import ChangePlan
 from workers.engine.streaming.stream_plan import StreamPlan
 
 _PACKAGE = "org.apache.spark.sql.execution.streaming.state"
@@ -170,6 +170,7 @@ def layout_of(
         "keys": None if plan.keys is None else list(plan.keys),
         "plan": text_of(plan.node) if plan.changes is None else _text_of_steps(plan.changes),
         "text": _TEXT,
+        **({} if plan.changes is None else {"form": plan.changes.form}),
         "provider": provider,
         "partitions": partitions,
         "output": output,
@@ -179,7 +180,7 @@ def layout_of(
 
 def _text_of_steps(plan: ChangePlan) -> str:
     """Returns how each step computes its state, with the keys and columns."""
-    lines = []
+    lines = [f"{rows.alias}\n{text_of(rows.node)}" for rows in plan.shared]
     for step in plan.steps:
         parts = [(port.changes, port.fields, port.keys) for port in step.ports]
         parts += [] if step.second is None else [(step.second.node, step.second.fields, step.second.keys)]

@@ -16,7 +16,7 @@ bitmaps are for values that are close together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from service.contract.query import AggregateFunction
@@ -71,19 +71,36 @@ class Contribution:
     present: str | None = None
 
 
+@dataclass(frozen=True)
+class Branch:
+    """Rows, their group keys, and the columns that only they have."""
+
+    rows: Node
+    keys: tuple[Scalar, ...]
+    items: tuple[Named, ...]
+
+
+DistinctBranch = Callable[[Contribution, tuple[Call, ...]], tuple[Branch, list[Call]] | None]
+"""Returns the distinct values of calls in one branch, and the calls without DISTINCT over it; None if it cannot."""
+
+
 def united_aggregate(
-    keys: tuple[Field, ...], contributions: tuple[Contribution, ...], taken: frozenset[str]
+    keys: tuple[Field, ...],
+    contributions: tuple[Contribution, ...],
+    taken: frozenset[str],
+    distinct_branch: DistinctBranch = lambda *_: None,
 ) -> Aggregate:
     """Returns the groups of all `contributions`, with the calls of each over its own rows; `keys` names the group keys.
 
     Emits the keys, then the outputs of all calls and `present` columns, in order. `taken` are names that it must not
-    use for its own columns. Raises ValueError for an argument whose type only Spark knows.
+    use for its own columns. If `distinct_branch` returns None, distinct values are deduplicated for each set of
+    arguments and each FILTER. Raises ValueError for an argument whose type only Spark knows.
     """
     columns = names("$u", taken | {key.name for key in keys})
-    branches: list[_Branch] = []
+    branches: list[Branch] = []
     calls: list[Call] = []
     for contribution in contributions:
-        made, over = _branches(contribution, columns, taken)
+        made, over = _branches(contribution, columns, taken, distinct_branch)
         branches += made
         calls += over
     slots = tuple(Field(item.name, _type_of(item)) for branch in branches for item in branch.items)
@@ -92,29 +109,22 @@ def united_aggregate(
     return Aggregate(rows, tuple(Named(column(key.name, key.type), key.name) for key in keys), tuple(calls))
 
 
-@dataclass(frozen=True)
-class _Branch:
-    """Rows, their group keys, and the columns that only they have."""
-
-    rows: Node
-    keys: tuple[Scalar, ...]
-    items: tuple[Named, ...]
-
-
 def _branches(
-    contribution: Contribution, columns: Iterator[str], taken: frozenset[str]
-) -> tuple[list[_Branch], list[Call]]:
+    contribution: Contribution, columns: Iterator[str], taken: frozenset[str], distinct_branch: DistinctBranch
+) -> tuple[list[Branch], list[Call]]:
     plain = tuple(call for call in contribution.calls if not is_distinct(call))
-    distinct = tuple(without_filter(call) for call in contribution.calls if is_distinct(call))
-    branches: list[_Branch] = []
+    distinct = tuple(call for call in contribution.calls if is_distinct(call))
+    branches: list[Branch] = []
     over: dict[str, Call] = {}
     if distinct:
-        branch, calls = _distinct_branch(contribution, distinct, columns, taken)
+        branch, calls = distinct_branch(contribution, distinct) or _distinct_branch(
+            contribution, tuple(map(without_filter, distinct)), columns, taken
+        )
         branches.append(branch)
         over |= {call.output.name: call for call in calls}
     if plain or not distinct:
         items, calls = _plain_items(plain, columns)
-        branches.append(_Branch(contribution.rows, contribution.keys, items))
+        branches.append(Branch(contribution.rows, contribution.keys, items))
         over |= {call.output.name: call for call in calls}
     made = [over[call.output.name] for call in contribution.calls]
     if contribution.present is not None:
@@ -155,7 +165,7 @@ def _plain_items(calls: tuple[Call, ...], columns: Iterator[str]) -> tuple[tuple
 
 def _distinct_branch(
     contribution: Contribution, calls: tuple[Call, ...], columns: Iterator[str], taken: frozenset[str]
-) -> tuple[_Branch, list[Call]]:
+) -> tuple[Branch, list[Call]]:
     """Returns the distinct values of all sets in one branch, which is read once and has one state. With several sets,
     each row of the contribution is copied for each set.
     """
@@ -190,10 +200,10 @@ def _distinct_branch(
         made.append(replace(call, arguments=arguments, distinct=False, filter=copies))
     passed = tuple(Named(column(item.name, item.expression.type), item.name) for item in items[len(own) :])
     keys = tuple(column(item.name, item.expression.type) for item in own)
-    return _Branch(deduplicated, keys, passed), made
+    return Branch(deduplicated, keys, passed), made
 
 
-def _united(branch: _Branch, keys: tuple[Field, ...], slots: tuple[Field, ...]) -> Project:
+def _united(branch: Branch, keys: tuple[Field, ...], slots: tuple[Field, ...]) -> Project:
     own = {item.name: item for item in branch.items}
     named = tuple(Named(replace(value, type=key.type), key.name) for value, key in zip(branch.keys, keys, strict=True))
     return Project(branch.rows, (*named, *(own.get(slot.name) or _null(slot) for slot in slots)))

@@ -47,8 +47,8 @@ from workers.engine.plan.nodes import (
 )
 from workers.engine.plan.traversal import walk_up, with_inputs
 from workers.engine.plan.validation import check
-from workers.engine.streaming.changes.plan import ChangePlan, plan_changes
-from workers.engine.streaming.changes.steps import ChangesPlanError
+from workers.engine.streaming.changes.plan import FORM, plan_changes
+from workers.engine.streaming.changes.steps import ChangePlan, ChangesPlanError
 from workers.engine.streaming.stream_aggregates import (
     Contribution,
     bitmap_state,
@@ -208,12 +208,21 @@ def stream_plan(
     return StreamPlan(shape, built, node, reason, output_of(built), keys)
 
 
-def changes_plan(built: Node, streams: frozenset[str], why: str, removing: frozenset[str] = frozenset()) -> StreamPlan:
-    """Returns the plan of a built query by changes; `why` is the reason why no other plan is possible. Streams with the
-    aliases `removing` have rows that are removed. Raises StreamPlanError.
+def changes_plan(
+    built: Node,
+    streams: frozenset[str],
+    why: str,
+    removing: frozenset[str] = frozenset(),
+    form: int = FORM,
+    *,
+    is_log: bool = False,
+) -> StreamPlan:
+    """Returns the plan of a built query by changes; `why` is the reason why no other plan is used. Streams with the
+    aliases `removing` have rows that are removed; `form` is that of an existing state; `is_log` is as in
+    `plan_changes`. Raises StreamPlanError.
     """
     try:
-        changes = plan_changes(built, streams, removing)
+        changes = plan_changes(built, streams, removing, form, is_log=is_log)
     except ChangesPlanError as error:
         raise StreamPlanError(str(error)) from None
     steps = " ".join(changes.texts)

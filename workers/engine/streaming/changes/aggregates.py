@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 
 from service.contract.query import AggregateFunction
 from service.sql.expressions.nodes import Column, Expression, map_children
 from service.sql.expressions.scalar import Scalar, column
-from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, DataType, Field, TypeName, decimal
-from workers.engine.plan.aggregates import QUOTIENT, is_distinct, refusal_of, row_of, split_call
+from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, INT, DataType, Field, TypeName, decimal
+from workers.engine.plan.aggregates import QUOTIENT, distinct_set_of, is_distinct, refusal_of, row_of, split_call
 from workers.engine.plan.explain import call_text
 from workers.engine.plan.expressions import compose, fresh_name, is_not_null, literal, typed_null
 from workers.engine.plan.nodes import (
     Aggregate,
     Call,
+    Expand,
     Filter,
     Named,
     Node,
@@ -25,11 +26,11 @@ from workers.engine.plan.nodes import (
     names_of,
     output_of,
 )
-from workers.engine.rules.distinct.deduplication import names
+from workers.engine.rules.distinct.deduplication import names, value_columns
 from workers.engine.streaming.changes.state_files import WEIGHT
 from workers.engine.streaming.changes.steps import KEPT, ChangesPlanError, Port, Second, Step, delta, old, removed
 from workers.engine.streaming.changes.weights import OF_CHANGE, ONE, consolidated, leaf, named, rows_of, weighted
-from workers.engine.streaming.stream_aggregates import guarded, without_filter
+from workers.engine.streaming.stream_aggregates import Branch, Contribution, guarded, normalised, without_filter
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,109 @@ def replaced_columns(value: Scalar, columns: dict[str, Scalar]) -> Scalar:
         return columns[node.name].tree if isinstance(node, Column) else map_children(node, replaced)
 
     return Scalar(replaced(value.tree), value.type)
+
+
+# Distinct values with conditions
+
+
+_MAX_FLAGS = 61
+"""The most conditions of a value: each is a bit of a positive BIGINT. Another bit says that there is a row."""
+_OVER_VALUES = frozenset({AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG})
+
+
+@dataclass(frozen=True)
+class FlaggedValues:
+    """The distinct values of groups, for calls that read the same values under several conditions. `rows` emits the
+    group keys, the values, and in `flags` a bit for each condition that is true for the row. `over` returns the branch
+    and the calls without DISTINCT over rows that have each value once with each of its bits.
+    """
+
+    rows: Project
+    fields: tuple[Field, ...]
+    flags: str
+    over: Callable[[Node], tuple[Branch, list[Call]]]
+
+
+def _conditions(calls: Iterable[Call]) -> dict[frozenset[str], list[str]]:
+    """Returns the texts of the FILTERs under which each set of distinct values is read; the empty text for none."""
+    conditions: dict[frozenset[str], list[str]] = {}
+    for call in calls:
+        texts = conditions.setdefault(distinct_set_of(call), [])
+        text = _condition(call)
+        if text not in texts:
+            texts.append(text)
+    return conditions
+
+
+def _condition(call: Call) -> str:
+    return "" if call.filter is None else call.filter.sql
+
+
+def share_values(calls: Iterable[Call]) -> bool:
+    """Whether calls with DISTINCT read the same values under several conditions, so that `flagged_values` reads each
+    row less often.
+    """
+    distinct_calls = [call for call in calls if is_distinct(call)]
+    most = max((len(texts) for texts in _conditions(distinct_calls).values()), default=0)
+    return 2 <= most <= _MAX_FLAGS and all(call.function in _OVER_VALUES for call in distinct_calls)
+
+
+def flagged_values(of: Contribution, calls: tuple[Call, ...], taken: frozenset[str]) -> FlaggedValues:
+    """Returns the distinct values of `calls`, which have DISTINCT and share values (`share_values`)."""
+    conditions = _conditions(calls)
+    filters = {_condition(call): call.filter for call in calls}
+    sets = {distinct_set_of(call): call.arguments for call in reversed(calls)}
+    columns = names("$d", taken)
+    keys = tuple(Named(normalised(key), next(columns)) for key in of.keys)
+    branch = column(next(columns), INT) if len(sets) > 1 else None
+    rows = of.rows if branch is None else Expand(of.rows, len(sets), branch.columns[0])
+    slots, made_values = value_columns(
+        tuple(tuple(map(normalised, arguments)) for arguments in sets.values()),
+        branch,
+        taken | {item.name for item in keys},
+    )
+    values = dict(zip(sets, made_values.values(), strict=True))
+    slot_of = {
+        (own, argument.sql): slot
+        for own, arguments in sets.items()
+        for argument, slot in zip(arguments, values[own], strict=True)
+    }
+    items = [*keys, *slots] if branch is None else [*keys, Named(branch, branch.columns[0]), *slots]
+    fields = output_of(Project(rows, tuple(items)))
+    flags = next(columns)
+    each = [_flags([filters[text] for text in conditions[own]]) for own in sets]
+    flag = each[0]
+    if branch is not None:
+        arms = " ".join(f"WHEN {number} THEN {{{number}}}" for number in range(1, len(each) + 1))
+        flag = compose(f"CASE {{0}} {arms} END", (branch, *each), BIGINT)
+
+    def over(of_flags: Node) -> tuple[Branch, list[Call]]:
+        made = []
+        for call in calls:
+            own = distinct_set_of(call)
+            is_set = f"({{0}} & {1 << conditions[own].index(_condition(call))}L) <> 0L"
+            parts: tuple[Scalar, ...] = (column(flags, BIGINT),)
+            if branch is not None:
+                is_set = f"{{1}} = {list(sets).index(own) + 1} AND {is_set}"
+                parts = (*parts, branch)
+            arguments = tuple(slot_of[own, argument.sql] for argument in call.arguments)
+            made.append(replace(call, arguments=arguments, distinct=False, filter=compose(is_set, parts, BOOLEAN)))
+        kept = (*fields[len(keys) :], Field(flags, BIGINT))
+        return Branch(of_flags, tuple(column(key.name, key.expression.type) for key in keys), named(kept)), made
+
+    return FlaggedValues(Project(rows, (*items, Named(flag, flags))), fields, flags, over)
+
+
+def _flags(conditions: list[Scalar | None]) -> Scalar:
+    """Returns the bits of the conditions that are true, and a bit that is always set; None is always true."""
+    parts = [
+        (f"{1 << place}L" if condition is None else f"IF({{{place}}}, {1 << place}L, 0L)")
+        for place, condition in enumerate(conditions)
+    ]
+    # A group exists although no condition is true for any of its rows.
+    parts.append(f"{1 << len(conditions)}L")
+    true = compose("TRUE", (), BOOLEAN)
+    return compose(" + ".join(parts), tuple(condition or true for condition in conditions), BIGINT)
 
 
 # Other aggregates

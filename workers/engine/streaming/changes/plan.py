@@ -1,9 +1,10 @@
 """Plans a query over streams by changes: splits it into steps, each of which computes the changes of one operator with
 a state (`workers.engine.streaming.changes.steps`). Operators that work row by row are computed between the steps.
 
-The plan emits rows in one of three ways. If rows are only added, it emits new rows. If a query has columns that
-identify its rows, such as the keys of GROUP BY, it emits changed rows, with the weight 0 for those that were removed.
-Otherwise it counts equal rows, and emits the new number of each row as its weight.
+The plan emits rows in one of four ways. For a change log, it emits each change. Otherwise, if rows are only added, it
+emits new rows. If a query has columns that identify its rows, such as the keys of GROUP BY, it emits changed rows, with
+the weight 0 for those that were removed. Other queries count equal rows, and emit the new number of each row as its
+weight.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from itertools import count
 from service.contract.query import JoinKind
 from service.sql.builtins import CLOCKS
 from service.sql.expressions.nodes import Call as CallOf
-from service.sql.expressions.nodes import Column, Comparison, GetField, Number, OrderKey, Over, walk
+from service.sql.expressions.nodes import Column, Comparison, Number, Over, walk
 from service.sql.expressions.scalar import Scalar, column, render
 from service.sql.joins import KEEPS
+from service.sql.resolve.stream_join_rules import is_known
 from service.sql.types.data_types import BIGINT, BOOLEAN, DOUBLE, DataType, Field
 from workers.engine.plan.aggregates import is_distinct
 from workers.engine.plan.builder import without_watermarks
 from workers.engine.plan.expressions import compose, fresh_name, is_null, typed_null
 from workers.engine.plan.nodes import (
     Aggregate,
+    Call,
     Deduplicate,
     Exchange,
     Expand,
@@ -34,6 +37,7 @@ from workers.engine.plan.nodes import (
     MultisetOperation,
     Named,
     Node,
+    PlanFunction,
     Project,
     Recursion,
     Scan,
@@ -49,75 +53,76 @@ from workers.engine.plan.nodes import (
 from workers.engine.plan.traversal import walk_up, with_inputs
 from workers.engine.plan.validation import check, scalars_of
 from workers.engine.streaming.changes.aggregates import (
+    FlaggedValues,
+    flagged_values,
     grouped,
     is_exact,
     projected,
     replaced_columns,
+    share_values,
     without_grouping_sets,
 )
+from workers.engine.streaming.changes.emitted_rows import logged, newest_rows
+from workers.engine.streaming.changes.row_identity import with_keys
 from workers.engine.streaming.changes.state_files import WEIGHT
 from workers.engine.streaming.changes.steps import (
+    ChangePlan,
     ChangesPlanError,
     Port,
+    SharedRows,
     Step,
     counted,
     distinct,
     first_rows,
+    flagged,
     inner_join,
     recomputed,
 )
 from workers.engine.streaming.changes.weights import OF_CHANGE, consolidated, leaf, named, rows_of, weighted
-from workers.engine.streaming.stream_aggregates import Contribution, normalised, united_aggregate
+from workers.engine.streaming.stream_aggregates import Branch, Contribution, normalised, united_aggregate
+
+FORM = 2
+"""The form of the plan of a new query. Form 1 keeps distinct values once for each FILTER."""
 
 
-@dataclass(frozen=True)
-class ChangePlan:
-    """The steps of a query in their order, and the node that emits its result. `keys` and `weight` are as in
-    `StreamPlan`.
-    """
-
-    steps: tuple[Step, ...]
-    node: Node
-    output: tuple[Field, ...]
-    keys: tuple[str, ...] | None
-    weight: str | None
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """A sentence for each step."""
-        return tuple(f"{step.text} keeps {step.keeps}." for step in self.steps)
-
-
-def plan_changes(built: Node, streams: frozenset[str], removing: frozenset[str] = frozenset()) -> ChangePlan:
+def plan_changes(
+    built: Node,
+    streams: frozenset[str],
+    removing: frozenset[str] = frozenset(),
+    form: int = FORM,
+    *,
+    is_log: bool = False,
+) -> ChangePlan:
     """Returns the plan of a built query; `streams` are the aliases of streams, and those in `removing` have rows that
-    are removed. Raises ChangesPlanError.
+    are removed. An existing state needs a plan of the form with which it was made. `is_log`: the plan emits each change
+    as a row, with the column `CHANGE_TYPE`. Raises ChangesPlanError.
     """
     if not isinstance(built, Project):
         raise ChangesPlanError("the top node of a query must be its SELECT")
     _check_names_and_clocks(built)
-    planner = _Planner(streams, removing)
+    planner = _Planner(streams, removing, form)
     output = output_of(built)
-    top, keys = _with_keys(built)
+    top, keys = with_keys(built)
     rows = planner.changes(without_watermarks(top))
     fields = output_of(top)
+    if is_log:
+        changes = logged(consolidated(weighted(rows.node, fields), fields), fields, output, keys)
+        return _checked(planner.plan(changes, output, None, None), output_of(changes))
     if not rows.retracts:
         # Hidden keys would only be needed to replace rows.
         node: Node = Project(rows_of(weighted(rows.node, fields), fields), named(output))
-        return _checked(ChangePlan(tuple(planner.steps), node, output, None, None), output)
+        return _checked(planner.plan(node, output, None, None), output)
     names = frozenset(field.name for field in fields)
     weight = fresh_name(WEIGHT, names)
     if keys is not None:
-        newest = _newest(consolidated(weighted(rows.node, fields), fields), fields, keys)
-        node = Project(newest, (*named(fields), Named(_is_there(), weight)))
-        return _checked(ChangePlan(tuple(planner.steps), node, output, keys, weight), (*fields, Field(weight, BIGINT)))
+        node = newest_rows(consolidated(weighted(rows.node, fields), fields), fields, keys, weight)
+        return _checked(planner.plan(node, output, keys, weight), (*fields, Field(weight, BIGINT)))
     changes = consolidated(weighted(rows.node, output), output)
     port = planner.port(changes, output, tuple(column(field.name, field.type) for field in output))
     step = planner.add(counted(planner.next, "The result", port))
     node = Project(step.leaf, (*named(output), Named(OF_CHANGE, weight)))
     names_of_output = tuple(field.name for field in output)
-    return _checked(
-        ChangePlan(tuple(planner.steps), node, output, names_of_output, weight), (*output, Field(weight, BIGINT))
-    )
+    return _checked(planner.plan(node, output, names_of_output, weight), (*output, Field(weight, BIGINT)))
 
 
 def _check_names_and_clocks(built: Node) -> None:
@@ -135,6 +140,8 @@ def _check_names_and_clocks(built: Node) -> None:
 
 def _checked(plan: ChangePlan, output: tuple[Field, ...]) -> ChangePlan:
     check(plan.node, "the planner of changes", output)
+    for rows in plan.shared:
+        check(rows.node, "the planner of changes")
     for step in plan.steps:
         for node in _nodes_of(step):
             check(node, f"the planner of changes ({step.text})")
@@ -144,93 +151,6 @@ def _checked(plan: ChangePlan, output: tuple[Field, ...]) -> ChangePlan:
 def _nodes_of(step: Step) -> Sequence[Node]:
     second = () if step.second is None else (step.second.node,)
     return (*(port.changes for port in step.ports), step.result, *second)
-
-
-def _is_there() -> Scalar:
-    return compose("CAST({0} > 0L AS BIGINT)", (OF_CHANGE,), BIGINT)
-
-
-def _newest(node: Node, fields: tuple[Field, ...], keys: tuple[str, ...]) -> Node:
-    """Returns one change for each of `keys`: the row that was added if there is one, else the one that was removed."""
-    place = fresh_name("$place", frozenset(field.name for field in fields))
-    types = {field.name: field.type for field in fields}
-    by = tuple(column(key, types[key]).tree for key in keys)
-    number = Over("ROW_NUMBER", (), by, (OrderKey(OF_CHANGE.tree, descending=True, nulls_first=False),))
-    ranked = WindowFunctions(node, (Named(Scalar(number, BIGINT), place),))
-    return Filter(ranked, compose("{0} = 1L", (column(place, BIGINT),), BOOLEAN))
-
-
-# The columns that identify the rows of a result
-
-
-def _with_keys(built: Project) -> tuple[Project, tuple[str, ...] | None]:
-    """Returns the query with the columns that identify its rows, and their names; None if no columns are known to."""
-    below = _identity(built.input)
-    if below is None:
-        return built, None
-    shown = {item.expression.column: item.name for item in reversed(built.items)}
-    taken = names_of(built)
-    hidden, keys = [], []
-    for place, columns in enumerate(below):
-        name = next((shown[field.name] for field in columns if field.name in shown), None)
-        if name is None:
-            name = fresh_name(f"$key{place}", taken)
-            hidden.append(Named(column(columns[0].name, columns[0].type), name))
-        keys.append(name)
-    return replace(built, items=(*built.items, *hidden)), tuple(keys)
-
-
-_Identity = tuple[tuple[Field, ...], ...]
-"""Columns that identify rows, each with others that have the same values in the same rows."""
-
-
-def _identity(node: Node) -> _Identity | None:
-    """Returns columns of which each row of `node` has other values; None if none are known."""
-    match node:
-        case WindowFunctions():
-            return _identity(node.input) or _numbered(node)
-        case Filter() | Sort() | Limit():
-            return _identity(node.input)
-        case Aggregate() if not node.grouping_sets:
-            return tuple((field,) for field in output_of(node)[: len(node.keys)])
-        case Project():
-            below = _identity(node.input)
-            return None if below is None else _shown(node, below)
-    return None
-
-
-def _numbered(node: WindowFunctions) -> _Identity | None:
-    """Returns the partition keys and the number of a ROW_NUMBER, if there is one."""
-    fields = {field.name: field for field in output_of(node)}
-    for call in node.calls:
-        tree = call.expression.tree
-        if isinstance(tree, Over) and tree.function.upper() == "ROW_NUMBER":
-            keys = [key.name for key in tree.partition_by if isinstance(key, Column)]
-            if len(keys) == len(tree.partition_by):
-                return tuple((fields[name],) for name in (*keys, call.name))
-    return None
-
-
-_BOUNDS = frozenset({"start", "end"})
-
-
-def _shown(node: Project, below: _Identity) -> _Identity | None:
-    """Returns the columns of `node` that are those of its input, or the start or end of a window of event time."""
-    own = {field.name: field for field in output_of(node)}
-    found = []
-    for columns in below:
-        same = tuple(own[item.name] for item in node.items if any(_is_same(item.expression, one) for one in columns))
-        if not same:
-            return None
-        found.append(same)
-    return tuple(found)
-
-
-def _is_same(value: Scalar, field: Field) -> bool:
-    """Whether `value` is the column `field`, or a bound of the window in it."""
-    tree = value.tree
-    is_bound = isinstance(tree, GetField) and tree.name in _BOUNDS and tree.operand == Column(field.name, field.type)
-    return value.column == field.name or is_bound
 
 
 # Steps
@@ -250,17 +170,27 @@ class _Changes:
 class _Planner:
     """Plans the steps of one query."""
 
-    def __init__(self, streams: frozenset[str], removing: frozenset[str]) -> None:
+    def __init__(self, streams: frozenset[str], removing: frozenset[str], form: int) -> None:
         self._streams = streams
         self._removing = removing
+        self._form = form
         self._known: dict[Node, _Changes] = {}
         self._names = count()
         self.steps: list[Step] = []
+        self.shared: list[SharedRows] = []
 
     @property
     def next(self) -> int:
         """The number of the next step."""
         return len(self.steps)
+
+    def plan(
+        self, node: Node, output: tuple[Field, ...], keys: tuple[str, ...] | None, weight: str | None
+    ) -> ChangePlan:
+        """Returns the plan whose result `node` emits."""
+        # Only these rows are new in form 2.
+        form = 2 if self.shared else 1
+        return ChangePlan(tuple(self.steps), node, output, keys, weight, form, tuple(self.shared))
 
     def add(self, step: Step) -> Step:
         """Adds a step."""
@@ -378,8 +308,6 @@ class _Planner:
         calls = tuple(replace(call, distinct=False) for call in node.calls if is_distinct(call))
         if not calls:
             return None
-        keys = output_of(node)[: len(node.keys)]
-        rows = Contribution(node.input, tuple(key.expression for key in node.keys), node.calls)
         probe = Aggregate(node.input, node.keys, calls)
         # The values that a new row adds may be removed, also if the rows themselves are only added.
         rows_below = leaf("$probe", output_of(node.input))
@@ -387,10 +315,50 @@ class _Planner:
             of_some = replace(probe, calls=some)
             if some and grouped(0, "", of_some, rows_below, retracts=retracts, is_single=True) is None:
                 return None
+        over, has_flags = node, not retracts and self._form > 1 and share_values(node.calls)
+        if has_flags:
+            rows, over = projected(node, frozenset(names_of(node.input)))
+            has_flags = all(is_known(field.type) for field in output_of(rows))
+            over = replace(over, input=self._shared(rows)) if has_flags else node
+        taken = names_of(over) | names_of(over.input)
+
+        def distinct_branch(of: Contribution, calls: tuple[Call, ...]) -> tuple[Branch, list[Call]] | None:
+            if not has_flags:
+                return None
+            values = flagged_values(of, calls, taken)
+            return values.over(self._flagged(values))
+
+        contribution = Contribution(over.input, tuple(key.expression for key in over.keys), over.calls)
         try:
-            return united_aggregate(keys, (rows,), names_of(node) | names_of(node.input))
+            return united_aggregate(output_of(over)[: len(over.keys)], (contribution,), taken, distinct_branch)
         except ValueError:
             return None
+
+    def _shared(self, rows: Node) -> Node:
+        """Returns a node that reads the changes of `rows`, which several branches of the next step need."""
+        below = self.changes(rows)
+        fields = output_of(rows)
+        read = leaf(f"$rows{self.next}", fields)
+        self.shared.append(SharedRows(read.alias, weighted(below.node, fields), self.next))
+        return self._leaf(read, replace(below, node=read))
+
+    def _leaf(self, read: Scan, changes: _Changes) -> Node:
+        """Returns a node whose changes are `changes`, which `read` reads."""
+        node = replace(read, columns=tuple(column for column in read.columns if column[0].name != WEIGHT))
+        self._known[node] = changes
+        self._streams |= {read.alias}
+        return node
+
+    def _flagged(self, values: FlaggedValues) -> Node:
+        """Adds the step of distinct values under several conditions, and returns a node that reads its rows."""
+        rows = self.changes(values.rows)
+        with_flags = weighted(rows.node, values.fields, column(values.flags, BIGINT))
+        flags = Call(PlanFunction.BIT_OR, (OF_CHANGE,), Field(WEIGHT, BIGINT))
+        changes = Aggregate(with_flags, named(values.fields), (flags,))
+        keys = tuple(column(field.name, field.type) for field in values.fields)
+        port = self.port(changes, values.fields, keys)
+        step = self.add(flagged(self.next, "DISTINCT", port, values.flags))
+        return self._leaf(step.leaf, _Changes(step.leaf, retracts=False, is_single=True))
 
     def _distinct(self, rows: Node, text: str) -> _Changes:
         below = self.changes(rows)

@@ -9,6 +9,7 @@ needs no repetition.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +19,8 @@ from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import StorageLevel, cloudpickle
+from py4j.protocol import Py4JError
+from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
@@ -32,17 +34,20 @@ from workers.engine.spark.logical_plans import is_partitioned_by, partitioned_by
 from workers.engine.spark.lowering import lower
 from workers.engine.spark.small_results import estimated_bytes
 from workers.engine.spark.sources import ddl_of
+from workers.engine.spark.status_store import MonitorError
+from workers.engine.spark.stored_rows import StoredRows, stored
 from workers.engine.streaming.changes import state_files, state_tasks
-from workers.engine.streaming.changes.plan import ChangePlan
 from workers.engine.streaming.changes.state_files import KEY, WEIGHT, read_manifest, undo
 from workers.engine.streaming.changes.state_tasks import BUCKET, PORT, StateTask, TooManyRowsError, value_of
-from workers.engine.streaming.changes.steps import JOINED, KEPT, Step
+from workers.engine.streaming.changes.steps import JOINED, KEPT, ChangePlan, Step
 from workers.engine.streaming.query import StateProgress
 from workers.engine.streaming.sources import OPERATION
 
 # Executors need not have this package: the modules are sent to them with the task.
 for _module in (state_files, state_tasks):
     cloudpickle.register_pickle_by_value(_module)  # type: ignore[no-untyped-call]
+
+_log = logging.getLogger(__name__)
 
 _SOURCE = "$source"
 _REPORTED = 100
@@ -170,7 +175,7 @@ class _Batch:
         self._directory = directory
         self._fence = fence
         self._is_small = estimated_bytes(frame) <= changes.small_bytes
-        self._kept: list[DataFrame] = []
+        self._kept: list[StoredRows] = []
         self.states: list[StateProgress] = []
         self._frames = dict(changes.statics)
         self._use(in_driver=self._is_small)
@@ -178,10 +183,10 @@ class _Batch:
             # Spark would read all files of all streams for each use.
             frame = self._stored(frame, eager=False)
         for place, scan in enumerate(changes.scans):
-            columns = [F.col(quoted(field.name)) for field, _ in _without_weight(scan)]
-            of_scan = frame.where(F.col(quoted(_SOURCE)) == place) if len(changes.scans) > 1 else frame
-            weight = F.col(quoted(WEIGHT)) if WEIGHT in frame.columns else F.lit(1).cast("BIGINT").alias(WEIGHT)
-            self._frames[scan.alias] = of_scan.select(*columns, weight)
+            columns = [quoted(field.name) for field, _ in _without_weight(scan)]
+            of_scan = frame.where(f"{quoted(_SOURCE)} = {place}") if len(changes.scans) > 1 else frame
+            weight = quoted(WEIGHT) if WEIGHT in frame.columns else f"1L AS {quoted(WEIGHT)}"
+            self._frames[scan.alias] = of_scan.selectExpr(*columns, weight)
 
     def _use(self, *, in_driver: bool) -> None:
         """Sets the properties of the following queries, whose rows the driver reads or not; the session belongs to the
@@ -209,6 +214,9 @@ class _Batch:
         for step in self._changes.plan.steps:
             # A step may have few changes although the one before had many.
             self._use(in_driver=self._is_small)
+            for rows in (rows for rows in self._changes.plan.shared if rows.step == step.number):
+                shared = self._lowered(rows.node)
+                self._frames[rows.alias] = shared if self._is_small else self._stored(shared, eager=False)
             self._frames[step.alias] = self._run(step)
             self.states.append(self._state_of(step))
         return self._lowered(self._changes.plan.node)
@@ -231,10 +239,12 @@ class _Batch:
         )
 
     def release(self) -> None:
-        """Removes the rows that were kept."""
+        """Removes the rows that were kept. An error is only logged: another one may have ended the mini-batch."""
         while self._kept:
-            # The node of a checkpointed frame has the RDD with its rows.
-            self._kept.pop()._jdf.queryExecution().analyzed().rdd().unpersist(False)
+            try:
+                self._kept.pop().release()
+            except (MonitorError, Py4JError):
+                _log.warning("rows of a mini-batch were not removed", exc_info=True)
 
     def _run(self, step: Step) -> DataFrame:
         """Returns the changes of the step's output."""
@@ -284,9 +294,9 @@ class _Batch:
         end of the mini-batch. The plan of the result is only a scan: otherwise the plans of later steps would contain
         those of earlier ones many times.
         """
-        stored = frame.localCheckpoint(eager=eager, storageLevel=StorageLevel.MEMORY_AND_DISK)
-        self._kept.append(stored)
-        return stored
+        rows = stored(frame, eager=eager)
+        self._kept.append(rows)
+        return rows.frame
 
     def _collected(self, frame: DataFrame) -> pa.Table | None:
         """Returns the rows of a small mini-batch; None if they are too many. Then tasks of Spark compute the rest of
@@ -321,7 +331,7 @@ class _Batch:
         if read is None:
             # Python only gets the rows that it writes, and only returns those that it reads.
             placed = self._stored(self._placed(changes, united), eager=False)
-            rows = placed if applied else placed.select(*map(quoted, (PORT, BUCKET, KEY)))
+            rows = placed if applied else placed.selectExpr(*map(quoted, (PORT, BUCKET, KEY)))
             returned = [parts[port] for port in task.returned]
             old = rows.mapInArrow(task, ddl_of((Field(PORT, INT), *_values_in(returned), Field(WEIGHT, BIGINT))))
             if returned:
@@ -341,7 +351,7 @@ class _Batch:
         if read is None:
             placed = self._placed(changes, united)
             pairs = placed.mapInArrow(task, ddl_of((*_values_in(parts), Field(WEIGHT, BIGINT))))
-            return pairs.select(*(one for part in parts for one in part.columns), F.col(quoted(WEIGHT)))
+            return pairs.selectExpr(*(one for part in parts for one in part.columns), quoted(WEIGHT))
         return self._frame(step.output, read.pairs(parts))
 
     def _task(
@@ -354,23 +364,23 @@ class _Batch:
         """Returns the changes of all inputs, with the bucket and the hash of their keys."""
         branches = []
         for own, frame in changes:
-            keys = [F.expr(key.sql) for key in own.keys]
-            nothing = F.lit(0)
+            keys = ", ".join(key.sql for key in own.keys)
             # Spark's partitioning by these keys: see `_Distributed.rows`.
-            bucket = F.pmod(F.hash(*keys), F.lit(self._changes.buckets)) if keys else nothing
+            bucket = f"CAST(pmod(hash({keys}), {self._changes.buckets}) AS INT)" if keys else "0"
             # The columns of a sum may have more digits than those of its parts.
             values = [
-                (F.col(quoted(field.name)) if part is own else F.lit(None)).cast(str(field.type)).alias(name)
+                f"CAST({quoted(field.name) if part is own else 'NULL'} AS {field.type}) AS {quoted(name)}"
                 for part in parts
                 for field, name in zip(part.fields, part.names, strict=True)
             ]
+            # As strings: each Column would take several calls of the JVM.
             branches.append(
-                frame.select(
-                    F.lit(own.port).alias(PORT),
-                    bucket.cast("INT").alias(BUCKET),
-                    (F.xxhash64(*keys) if keys else nothing.cast("BIGINT")).alias(KEY),
+                frame.selectExpr(
+                    f"{own.port} AS {quoted(PORT)}",
+                    f"{bucket} AS {quoted(BUCKET)}",
+                    f"{f'xxhash64({keys})' if keys else '0L'} AS {quoted(KEY)}",
                     *values,
-                    F.col(quoted(WEIGHT)),
+                    quoted(WEIGHT),
                 )
             )
         return reduce(DataFrame.union, branches)
@@ -404,10 +414,10 @@ class _Batch:
 
 
 def _uses(changes: Changes) -> int:
-    """Returns how often steps and the result read a stream."""
+    """Returns how often the plan reads a stream."""
     aliases = {scan.alias for scan in changes.scans}
-    nodes = (*(port.changes for step in changes.plan.steps for port in step.ports), changes.plan.node)
-    return sum(isinstance(part, Scan) and part.alias in aliases for node in nodes for part in walk_up(node))
+    nodes = (part for node in changes.plan.sources for part in walk_up(node))
+    return sum(isinstance(part, Scan) and part.alias in aliases for part in nodes)
 
 
 @dataclass(frozen=True)
@@ -431,9 +441,9 @@ class _Part:
         return keys if keys and len(keys) == len(self.keys) else None
 
     @property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[str]:
         """The columns of the rows of a task, with the names of the part."""
-        return [F.col(quoted(name)).alias(field.name) for name, field in zip(self.names, self.fields, strict=True)]
+        return [f"{quoted(name)} AS {quoted(field.name)}" for name, field in zip(self.names, self.fields, strict=True)]
 
 
 def _values_in(parts: Sequence[_Part]) -> list[Field]:
@@ -477,7 +487,7 @@ class _Distributed:
         frame = self.old if is_old else self.changes
         if keys is not None:
             frame = partitioned_by(frame, keys, self.buckets)
-        return frame.where(F.col(quoted(PORT)) == part.port).select(*part.columns, F.col(quoted(WEIGHT)))
+        return frame.where(f"{quoted(PORT)} = {part.port}").selectExpr(*part.columns, quoted(WEIGHT))
 
 
 @dataclass(frozen=True)
@@ -527,10 +537,9 @@ def source_scans(plan: ChangePlan, streams: frozenset[str]) -> tuple[Scan, ...]:
 
 def static_scans(plan: ChangePlan, streams: frozenset[str]) -> tuple[Scan, ...]:
     """Returns the scans of static tables in a plan."""
-    made = {step.alias for step in plan.steps}
-    return tuple(scan for scan in _scans(plan) if scan.alias not in streams | made)
+    return tuple(scan for scan in _scans(plan) if scan.alias not in streams | plan.made)
 
 
 def _scans(plan: ChangePlan) -> Iterable[Scan]:
-    nodes = [node for step in plan.steps for port in step.ports for node in walk_up(port.changes)]
-    return {node.alias: node for node in (*nodes, *walk_up(plan.node)) if isinstance(node, Scan)}.values()
+    nodes = (node for source in plan.sources for node in walk_up(source))
+    return {node.alias: node for node in nodes if isinstance(node, Scan)}.values()

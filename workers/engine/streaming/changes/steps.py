@@ -10,7 +10,7 @@ keys that changed, a mini-batch reads the rows of the state, and
 - `first_rows` keeps only the first rows of each key, if no row of the input is removed.
 - `grouped` keeps one row for each group with sums that can be changed (`workers.engine.plan.aggregates`).
 - `inner_join` joins the changes of each side with the rows of the other one, where the state is.
-- `distinct` and `counted` keep the number of each row.
+- `distinct` and `counted` keep the number of each row, and `flagged` the conditions that were true for it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ from workers.engine.plan.nodes import (
     Join,
     Named,
     Node,
+    PlanFunction,
     Project,
+    Scan,
     Union,
     output_of,
 )
+from workers.engine.streaming.changes.state_files import WEIGHT
 from workers.engine.streaming.changes.weights import (
     OF_CHANGE,
     ONE,
@@ -118,9 +121,49 @@ class Step:
         return f"$changes{self.number}"
 
     @property
-    def leaf(self) -> Node:
+    def leaf(self) -> Scan:
         """The node that reads the step's changes."""
         return leaf(self.alias, self.output)
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """Changes that several branches of the step `step` read, which `node` emits."""
+
+    alias: str
+    node: Node
+    step: int
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    """The steps of a query in their order, and the node that emits its result. `keys` and `weight` are as in
+    `StreamPlan`. `form` is the first one that has such a plan (`plan_changes`).
+    """
+
+    steps: tuple[Step, ...]
+    node: Node
+    output: tuple[Field, ...]
+    keys: tuple[str, ...] | None
+    weight: str | None
+    form: int
+    shared: tuple[SharedRows, ...] = ()
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        """The nodes that read streams, static tables and the changes of steps."""
+        ports = (port.changes for step in self.steps for port in step.ports)
+        return (*(rows.node for rows in self.shared), *ports, self.node)
+
+    @property
+    def made(self) -> frozenset[str]:
+        """The aliases of scans that read what the plan computes."""
+        return frozenset((*(rows.alias for rows in self.shared), *(step.alias for step in self.steps)))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """A sentence for each step."""
+        return tuple(f"{step.text} keeps {step.keeps}." for step in self.steps)
 
 
 def recomputed(
@@ -216,6 +259,21 @@ def counted(number: int, text: str, port: Port) -> Step:
     return Step(number, text, "the number of each row", port.fields, (port,), ((0,),), frozenset({0}), result)
 
 
+def flagged(number: int, text: str, port: Port, flags: str) -> Step:
+    """Returns the step that emits each row with the bits that its earlier changes do not have, in the column `flags`.
+    The bits of a change are its weight; the state adds up weights, and has each bit of a row once.
+    """
+    was, now = _numbers(port.fields)
+    calls = tuple(Call(PlanFunction.BIT_OR, (one,), Field(one.columns[0], BIGINT)) for one in (was, now))
+    both = Aggregate(_before_and_change(port.fields), named(port.fields), calls)
+    new = Project(both, (*named(port.fields), Named(compose("{1} & ~{0}", (was, now), BIGINT), WEIGHT)))
+    second = Second(0, port.fields, port.keys, Filter(new, compose("{0} <> 0L", (OF_CHANGE,), BOOLEAN)))
+    output = (*port.fields, Field(flags, BIGINT))
+    result = Project(leaf(KEPT, port.fields), (*named(port.fields), Named(OF_CHANGE, flags), Named(ONE, WEIGHT)))
+    keeps = "the conditions that were true for each row"
+    return Step(number, text, keeps, output, (port,), ((0,),), frozenset(), result, second=second)
+
+
 def _numbers(fields: tuple[Field, ...]) -> tuple[Scalar, Scalar]:
     taken = frozenset(field.name for field in fields)
     return column(fresh_name("$was", taken), BIGINT), column(fresh_name("$now", taken), BIGINT)
@@ -224,14 +282,20 @@ def _numbers(fields: tuple[Field, ...]) -> tuple[Scalar, Scalar]:
 def _counts(fields: tuple[Field, ...]) -> Node:
     """Returns the changed rows, with their numbers before and after the mini-batch."""
     was, now = _numbers(fields)
+    calls = tuple(Call(AggregateFunction.SUM, (one,), Field(one.columns[0], BIGINT)) for one in (was, now))
+    counts = Aggregate(_before_and_change(fields), named(fields), calls)
+    return Filter(counts, compose("{0} <> {1}", (was, now), BOOLEAN))
+
+
+def _before_and_change(fields: tuple[Field, ...]) -> Node:
+    """Returns the rows of the state and the changes, each with the weights before and after."""
+    was, now = _numbers(fields)
     zero = compose("0L", (), BIGINT)
     before = Project(
         old(0, fields), (*named(fields), Named(OF_CHANGE, was.columns[0]), Named(OF_CHANGE, now.columns[0]))
     )
     change = Project(delta(0, fields), (*named(fields), Named(zero, was.columns[0]), Named(OF_CHANGE, now.columns[0])))
-    calls = tuple(Call(AggregateFunction.SUM, (one,), Field(one.columns[0], BIGINT)) for one in (was, now))
-    counts = Aggregate(Union((before, change)), named(fields), calls)
-    return Filter(counts, compose("{0} <> {1}", (was, now), BOOLEAN))
+    return Union((before, change))
 
 
 def inner_join(number: int, text: str, join: Join, left: Port, right: Port) -> Step:

@@ -1,7 +1,7 @@
-"""A sink that adds Parquet files to a directory, for results whose rows never change.
+"""A sink that adds files to a directory, for results whose rows never change, and for change logs.
 
 A mini-batch is a directory `part-g<generation>-b<number>`. One rename publishes it as a whole and fails if it exists,
-so each mini-batch is published once. Readers read all Parquet files below the path and skip `_evenkeel`, which records
+so each mini-batch is published once. Readers read all files below the path and skip `_evenkeel`, which records
 the job that owns the directory, the fencing tokens and, last, a manifest of each mini-batch with its files and rows.
 
 Fencing: a new attempt writes its token first, then renames away the unpublished directories of older attempts. An older
@@ -15,12 +15,16 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from service.results.json_values import json_rows
 from workers.engine.streaming.sinks.base import (
     FenceLostError,
     Sink,
@@ -48,14 +52,23 @@ _UNPUBLISHED = "making"
 _UNPUBLISHED_NAME = re.compile(r"\.(?:(\d+)-)?[0-9a-f]{32}")
 
 
+class FileFormat(StrEnum):
+    """The format of the files, by the name of the sink in a job."""
+
+    PARQUET = "parquet"
+    JSON = "json"
+    """A JSON object in each line. Decimals are texts, and so are numbers that JSON does not have."""
+
+
 class AppendingSink(Sink):
     """See the module. The sink creates the directory; an existing one must be empty or belong to this job.
 
     A newer generation of the job replaces the files of older ones, since it reads their input again.
     """
 
-    def __init__(self, path: Path, target: SinkTarget) -> None:
+    def __init__(self, path: Path, target: SinkTarget, file_format: FileFormat = FileFormat.PARQUET) -> None:
         self._path = path
+        self._format = file_format
         self._metadata = path / _METADATA
         self._unpublished = self._metadata / _UNPUBLISHED
         self._target = target
@@ -74,8 +87,8 @@ class AppendingSink(Sink):
         """See `Sink`."""
         if self._target.keys is not None or self._target.final is not None:
             raise SinkError(
-                "A file sink only appends rows, but rows of this result change. Use sink 'managed', 'delta' or "
-                "'postgres', or windows with output 'append'."
+                "A file sink only appends rows, but rows of this result change. Set 'change_log', use sink 'managed', "
+                "'delta' or 'postgres', or windows with output 'append'."
             )
         staged_schema(self._target.columns)
         self._claim_directory()
@@ -205,6 +218,12 @@ class AppendingSink(Sink):
         return self._path / _name(self._generation, batch_id)
 
     def _fill(self, directory: Path, staged: Staged) -> None:
+        if self._format is FileFormat.JSON:
+            schema = staged_schema(self._target.output)
+            with (directory / f"{0:05}.json").open("w", encoding="utf-8") as lines:
+                for batch in staged_rows(staged, schema, _ROWS_PER_BATCH):
+                    lines.writelines(_json_lines(batch))
+            return
         if self._target.output != self._target.columns:
             self._rewrite(directory / f"{0:05}.parquet", staged)
             return
@@ -221,11 +240,11 @@ class AppendingSink(Sink):
         manifest = self._metadata / f"{_name(self._generation, batch_id)}.json"
         if manifest.exists():
             return
-        files = sorted(self._part(batch_id).glob("*.parquet"))
+        files = sorted(self._part(batch_id).glob(f"*.{self._format}"))
         if not files:
             # A newer attempt removed it with its generation while this one hung.
             return
-        rows = sum(pq.read_metadata(file).num_rows for file in files)
+        rows = sum(map(_rows_of, files))
         self._write_once(manifest, {"files": [str(file.relative_to(self._path)) for file in files], "rows": rows})
 
     def _write_once(self, path: Path, content: dict[str, Any]) -> None:
@@ -239,6 +258,19 @@ class AppendingSink(Sink):
             return
         finally:
             shutil.rmtree(unpublished, ignore_errors=True)
+
+
+def _json_lines(rows: pa.RecordBatch) -> Iterator[str]:
+    names = rows.schema.names
+    for row in json_rows(pa.Table.from_batches([rows])):
+        yield f"{json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)}\n"
+
+
+def _rows_of(file: Path) -> int:
+    if file.suffix == f".{FileFormat.PARQUET}":
+        return int(pq.read_metadata(file).num_rows)
+    with file.open("rb") as lines:
+        return sum(1 for _ in lines)
 
 
 def _name(generation: int, batch_id: int) -> str:

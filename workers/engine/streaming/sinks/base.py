@@ -17,12 +17,16 @@ from typing import ClassVar, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from service.contract.job import CHANGE_BATCH, CHANGE_TYPE
 from service.results.columns import arrow_schema
 from service.sql.types.aggregates import FinalLevel
-from service.sql.types.data_types import Field
+from service.sql.types.data_types import BIGINT, STRING, Field
 
 OfNothing = tuple[bool | int | float | str | None, ...]
 """The row that an aggregate without GROUP BY returns for no rows: JSON values in the order of the output."""
+
+OF_CHANGE_LOG = (Field(CHANGE_TYPE, STRING), Field(CHANGE_BATCH, BIGINT))
+"""The columns that a change log has after those of the result."""
 
 
 class FenceLostError(Exception):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.stream_queries import built
-from workers.engine.streaming.changes.plan import ChangePlan, plan_changes
-from workers.engine.streaming.changes.steps import ChangesPlanError
+from workers.engine.plan.nodes import Aggregate
+from workers.engine.plan.traversal import walk_up
+from workers.engine.streaming.changes.aggregates import share_values
+from workers.engine.streaming.changes.plan import plan_changes
+from workers.engine.streaming.changes.steps import ChangePlan, ChangesPlanError
 
 pytestmark = pytest.mark.quick
 
@@ -63,6 +66,35 @@ def planned(sql: str) -> ChangePlan:
 )
 def test_the_steps_of_a_query(sql: str, steps: list[str]) -> None:
     assert list(planned(sql).texts) == steps
+
+
+UNDER_CONDITIONS = "SELECT k, COUNT(DISTINCT i) AS a, COUNT(DISTINCT i) FILTER (WHERE q) AS b FROM s GROUP BY k"
+
+
+@pytest.mark.parametrize(
+    ("form", "values"),
+    [
+        (1, "DISTINCT keeps the number of each row."),
+        (2, "DISTINCT keeps the conditions that were true for each row."),
+    ],
+)
+def test_a_state_of_an_earlier_form_keeps_its_steps(form: int, values: str) -> None:
+    plan = plan_changes(*built(UNDER_CONDITIONS), form=form)
+    assert list(plan.texts) == [values, "The aggregate by k keeps one row for each group."]
+    assert plan.form == form
+
+
+@pytest.mark.parametrize(
+    ("sql", "shape"),
+    [
+        (UNDER_CONDITIONS, True),
+        ("SELECT k, COUNT(DISTINCT i) AS a, COUNT(DISTINCT g) FILTER (WHERE q) AS b FROM s GROUP BY k", False),
+        ("SELECT k, COUNT(DISTINCT i) AS a, COUNT(i) FILTER (WHERE q) AS b FROM s GROUP BY k", False),
+    ],
+)
+def test_calls_that_share_distinct_values(sql: str, shape: bool) -> None:
+    (aggregate,) = (node for node in walk_up(built(sql)[0]) if isinstance(node, Aggregate))
+    assert share_values(aggregate.calls) is shape
 
 
 @pytest.mark.parametrize(

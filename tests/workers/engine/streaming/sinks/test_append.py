@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from service.sql.types.data_types import BIGINT, NULL, STRING, Field
-from tests.support.staged import staged
-from workers.engine.streaming.sinks.append import AppendingSink
+from tests.support.staged import EVERY_TYPE, staged
+from workers.engine.streaming.sinks.append import AppendingSink, FileFormat
 from workers.engine.streaming.sinks.base import FenceLostError, SinkError, SinkTarget, Staged
 
 COLUMNS = (Field("k", STRING), Field("n", BIGINT))
@@ -256,6 +256,29 @@ def test_some_of_the_columns_in_another_order(tmp_path: Path) -> None:
     sink = sink_at(tmp_path / "out", columns=columns, output=COLUMNS[::-1])
     sink.commit(0, staged(tmp_path, columns, [("a", 1, 2), ("b", 3, 4)], files=2))
     assert rows_at(tmp_path / "out") == [(1, "a"), (3, "b")]
+
+
+def test_lines_of_json(tmp_path: Path) -> None:
+    columns = tuple(Field(f"c{place}", kind) for place, (kind, _) in enumerate(EVERY_TYPE))
+    rows = [*zip(*(values for _, values in EVERY_TYPE), strict=True), (None,) * len(columns)]
+    target = SinkTarget("evenkeel/job/1", 1, columns, columns, None)
+    sink = AppendingSink(tmp_path / "out", target, FileFormat.JSON)
+    sink.prepare()
+    sink.commit(0, staged(tmp_path, columns, rows, files=2))
+    (file,) = (tmp_path / "out").glob("part-g1-b*/*")
+    found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert [*found[0]] == [field.name for field in columns]
+    assert [found[0][f"c{place}"] for place in (3, 6, 7, 8, 10)] == [
+        -(2**63),
+        "9999999999999999999999999999.0000000001",
+        "",
+        "",
+        "0001-01-02T00:00:00.000000Z",
+    ]
+    assert (found[1]["c5"], found[1]["c7"], found[1]["c8"]) == ("-Infinity", "ä'\"\\\n\x01", "AP8=")
+    assert set(found[2].values()) == {None}
+    manifest = json.loads((tmp_path / "out" / "_evenkeel" / "part-g1-b000000000000.json").read_text())
+    assert manifest == {"files": [f"part-g1-b000000000000/{file.name}"], "rows": 3}
 
 
 def test_missing_files_are_an_error(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from service.contract.errors import InvalidLookupError
+from service.results.lookup import rows_of_stream
 from service.results.stream_result import open_stream_result
 from service.sql.types.aggregates import FinalColumn, FinalLevel, Merge, MergedColumn
 from service.sql.types.data_types import (
@@ -383,3 +385,56 @@ class TestDeltaLake:
         for version in (5, 4):
             self.written(DeltaTable(tmp_path), "a", version, 0)
             assert DeltaTable(tmp_path).transaction_version("a") == version
+
+
+def looked_up(path: Path, **key: Any) -> list[tuple[Any, ...]]:
+    _, table = rows_of_stream(path, key, 100)
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+def test_the_newest_row_of_a_key_is_looked_up(path: Path, tmp_path: Path, always_due: None) -> None:
+    sink = sink_at(path)
+    batches: list[list[tuple[Any, ...]]] = [[("a", 1), (None, 5)], [("a", 2), ("b", 3)], [("a", 4)]]
+    for number, rows in enumerate(batches):
+        sink.commit(number, staged(tmp_path, COLUMNS, rows))
+        if number == 1:
+            sink.tidy()
+    assert looked_up(path, k="a") == [("a", 4)]
+    assert looked_up(path, k=None) == [(None, 5)]
+    assert looked_up(path, k="b", n=3) == [("b", 3)]
+    assert looked_up(path, k="b", n=4) == []
+    assert looked_up(path, k="c") == []
+    with pytest.raises(InvalidLookupError, match="replace each other by their keys: name k too"):
+        looked_up(path, n=3)
+    with pytest.raises(InvalidLookupError, match="The result has no column x"):
+        looked_up(path, k="a", x=1)
+
+
+def test_removed_rows_are_not_looked_up(path: Path, tmp_path: Path) -> None:
+    columns = (*COLUMNS, Field("$weight", BIGINT))
+    sink = sink_at(path, columns=columns, output=COLUMNS, weight="$weight")
+    sink.commit(0, staged(tmp_path, columns, [("a", 1, 1), ("b", 1, 1)]))
+    sink.commit(1, staged(tmp_path, columns, [("a", 1, 0)]))
+    assert (looked_up(path, k="a"), looked_up(path, k="b")) == ([], [("b", 1)])
+
+
+def test_rows_without_keys_are_looked_up_by_any_column(path: Path, tmp_path: Path) -> None:
+    sink = sink_at(path, keys=None)
+    sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1), ("b", 1)]))
+    sink.commit(1, staged(tmp_path, COLUMNS, [("c", 1), ("c", 2)]))
+    assert looked_up(path, n=1) == [("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_the_only_row_of_a_result_is_looked_up(path: Path, tmp_path: Path) -> None:
+    columns = (Field("n", BIGINT),)
+    sink = sink_at(path, columns=columns, keys=(), of_nothing=(0,))
+    assert (looked_up(path, n=0), looked_up(path, n=1)) == ([(0,)], [])
+    sink.commit(0, staged(tmp_path, columns, [(1,)]))
+    assert (looked_up(path, n=0), looked_up(path, n=1)) == ([], [(1,)])
+
+
+def test_a_result_without_its_keys_has_no_look_up(path: Path, tmp_path: Path) -> None:
+    sink = sink_at(path, output=COLUMNS[1:])
+    sink.commit(0, staged(tmp_path, COLUMNS, [("a", 1)]))
+    with pytest.raises(InvalidLookupError, match="Select every key of GROUP BY to look rows up"):
+        looked_up(path, n=1)
