@@ -55,6 +55,7 @@ from workers.engine.plan.validation import check
 from workers.engine.rules.distinct.counted_percentiles import percentiles_of
 from workers.engine.rules.distinct.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.rules.eager.eager_aggregation import EagerAggregation
+from workers.engine.rules.joins.join_order import JoinOrder
 from workers.engine.rules.joins.join_strategy import JoinStrategy as JoinStrategyRule
 from workers.engine.rules.joins.skewed_join import SkewedJoin
 from workers.engine.rules.rule import CascadingRule, Match, Rule, RuleContext, Skip
@@ -242,9 +243,10 @@ def _conditions_on_input(node: Node, conditions: tuple[Scalar, ...]) -> tuple[Sc
 
 def plan_report(plan: Plan, statistics: Statistics, physical_plan: str | None) -> PlanReport:
     """Returns the report of a plan; `physical_plan` is Spark's EXPLAIN text, None without Spark."""
+    with_guesses = replace(statistics, guesses=True)
 
     def rows_of(node: Node) -> int | None:
-        return estimate_rows(node, statistics)
+        return estimate_rows(node, with_guesses)
 
     return PlanReport(
         before=explain(plan.before, {}, rows_of),
@@ -333,6 +335,8 @@ def _settings_without_effect(plan: Node, settings: JobSettings) -> Iterator[tupl
         yield JoinStrategyRule.name, "join.ship or join.local is set, but the query has no join."
     if settings.join.skew is not JoinSkew.AUTO and not any(join.keys for join in joins):
         yield SkewedJoin.name, "join.skew is set, but the query has no equi-join."
+    if settings.optimizer.join_reorder is not Toggle.AUTO and len(joins) < 2:
+        yield JoinOrder.name, "optimizer.join_reorder is set, but the query joins fewer than three tables."
     if settings.skewed_windows is not Toggle.AUTO and not any(isinstance(node, WindowFunctions) for node in nodes):
         yield SkewedWindows.name, "skewed_windows is set, but the query has no OVER."
 

@@ -190,9 +190,9 @@ def _exchange(node: Exchange) -> str:
 
 def _join(node: Join) -> str:
     equals = "<=>" if node.null_safe else "="
-    keys = " AND ".join(f"{left} {equals} {right}" for left, right in node.keys)
-    residual = f" AND {node.residual}" if node.residual else ""
-    on = f" ON {keys}{residual}" if keys or residual else ""
+    residual = () if node.residual is None else (str(node.residual),)
+    terms = (*(f"{left} {equals} {right}" for left, right in node.keys), *residual)
+    on = f" ON {' AND '.join(terms)}" if terms else ""
     strategy = node.strategy
     choices = [one.value for one in (strategy.ship, strategy.local, strategy.skew) if one.value != "AUTO"]
     return " ".join([node.kind.value.upper(), *choices]) + on + ("" if node.within is None else _within(node.within))

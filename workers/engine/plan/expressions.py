@@ -223,7 +223,7 @@ def identity_of(literals: tuple[Scalar, ...]) -> str:
 
 def typed_null(type_: DataType) -> Scalar | None:
     """Returns NULL of `type_`; None for a type without a name to cast to."""
-    if not type_.is_atomic or type_.name is TypeName.NULL:
+    if not type_.is_known or type_.name is TypeName.NULL:
         return None
     return Scalar(Cast(Null(), type_, tries=False), type_)
 

@@ -50,7 +50,8 @@ def statistics_keys(node: Node, matters: Callable[[Node], bool] = lambda _: True
     """Returns the keys to sample, as tuples of emitted column names of one scan.
 
     These are join keys, group keys, distinct arguments, and group keys with a distinct argument, the group keys first;
-    for an aggregate over a join, also the join keys of a side with its columns that are needed above. Keys that are
+    for an aggregate over a join, also the join keys of a side with its columns that are needed above; for a join with
+    keys of several tables on one side, those of each table. Keys that are
     expressions, or of several tables, are omitted. A renamed column of a derived table counts as the scan's column.
     Only nodes for which `matters` is true have keys.
     """
@@ -111,6 +112,8 @@ def _candidates(node: Node) -> Iterator[tuple[Node, tuple[Scalar, ...]]]:
     if isinstance(node, Join):
         yield node.left, tuple(left for left, _ in node.keys)
         yield node.right, tuple(right for _, right in node.keys)
+        if len(node.keys) > 1:
+            yield from _keys_by_table(node)
     if isinstance(node, WindowFunctions) and _may_be_split(node):
         for group in call_groups(node, _NOTHING):
             if group.partition_by and group.is_open:
@@ -131,6 +134,18 @@ def _candidates(node: Node) -> Iterator[tuple[Node, tuple[Scalar, ...]]]:
                 yield over.input(side), group_columns(over, side, frozenset(Side))
             for part in _pushed(node, over):
                 yield from _candidates(part)
+
+
+def _keys_by_table(node: Join) -> Iterator[tuple[Node, tuple[Scalar, ...]]]:
+    """Yields the keys that two tables have in common, if one side of the join has keys of several tables."""
+    alias_of = {field.name: part.alias for part in walk_up(node) if isinstance(part, Scan) for field, _ in part.columns}
+    common: dict[tuple[str | None, str | None], list[tuple[Scalar, Scalar]]] = {}
+    for left, right in node.keys:
+        tables = alias_of.get(left.column or ""), alias_of.get(right.column or "")
+        common.setdefault(tables, []).append((left, right))
+    for pairs in common.values() if len(common) > 1 else ():
+        yield node.left, tuple(left for left, _ in pairs)
+        yield node.right, tuple(right for _, right in pairs)
 
 
 def _pushed(node: Aggregate, over: JoinedAggregate) -> tuple[Aggregate, ...]:

@@ -10,6 +10,7 @@ from workers.engine.rules.distinct.distinct_branches import DistinctBranches
 from workers.engine.rules.distinct.incremental_aggregate import IncrementalAggregate
 from workers.engine.rules.distinct.split_distinct_aggregate import SplitDistinctAggregate
 from workers.engine.rules.eager.eager_aggregation import EagerAggregation
+from workers.engine.rules.joins.join_order import JoinOrder
 from workers.engine.rules.joins.join_strategy import JoinStrategy
 from workers.engine.rules.joins.semi_join_reduction import SemiJoinReduction
 from workers.engine.rules.joins.skewed_join import SkewedJoin
@@ -24,6 +25,8 @@ RULES: tuple[Rule[Any], ...] = (
     PruneUnionBranches(),
     # Merge aggregates of the same tables: before the rules that change the inputs of aggregates.
     MergeAggregates(),
+    # Change the order of inner joins: before the rules that choose how each of them runs.
+    JoinOrder(),
     # Aggregate below joins: before the rules for joins, since it changes the inputs of joins.
     EagerAggregation(),
     # Decide how joins run: before the rule for hot keys, which are no problem if a side is broadcast.

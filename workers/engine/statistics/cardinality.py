@@ -43,6 +43,7 @@ from workers.engine.plan.nodes import (
     names_of,
 )
 from workers.engine.plan.traversal import walk_up, with_inputs
+from workers.engine.statistics.guessed_groups import guessed_groups
 from workers.engine.statistics.model import KeptKeys, KeySketch, Statistics, once_per_node
 
 ABUNDANT = 50
@@ -274,7 +275,11 @@ def _groups(node: Aggregate, statistics: Statistics) -> float | None:
     whole = partials[-1] if node.role is AggregateRole.FINAL and partials else node
     columns = columns_of(key.expression for key in whole.keys if key.name in names)
     profile = profile_of(whole.input, columns, statistics) if columns else None
-    return None if profile is None else profile.distinct
+    if profile is not None or not statistics.guesses:
+        return None if profile is None else profile.distinct
+    rows = _rows(whole.input, statistics)
+    keys = [key.expression for key in whole.keys if key.name in names]
+    return None if rows is None else guessed_groups(whole.input, keys, rows, statistics)
 
 
 def _groups_of_sets(node: Aggregate, statistics: Statistics) -> float | None:
@@ -474,13 +479,13 @@ def _share_at(node: Filter, statistics: Statistics) -> float:
             for join in walk_up(node.input)
             if isinstance(join, Join) and join.kind is JoinKind.INNER
             for pair in join.keys
-            for factor in _factors(pair, kept, statistics)
+            for factor in factors_of_range(pair, kept, statistics)
         ]
         share *= max(factors, default=1.0)
     return min(share, 1.0)
 
 
-def _factors(pair: tuple[Scalar, Scalar], kept: KeptKeys, statistics: Statistics) -> Iterator[float]:
+def factors_of_range(pair: tuple[Scalar, Scalar], kept: KeptKeys, statistics: Statistics) -> Iterator[float]:
     """Yields how many times as many of the rows in the other side's range are kept as of all rows, if keys are evenly
     distributed over the range of the table, and kept keys over theirs.
     """

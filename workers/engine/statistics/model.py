@@ -107,7 +107,8 @@ class Statistics:
     condition keep, for each table, by the condition's text. `warnings` are pairs of a table, or None, and a sentence on
     what was not read. `hashes_blocks`: whether Spark may hash as many objects as the blocks of bitmaps need.
     `is_adaptive`: whether Spark's adaptive execution may split a large task of a join; it is off on streams. `orders`
-    has the order of the rows of each hot key, for the windows of the query.
+    has the order of the rows of each hot key, for the windows of the query. `guesses`: groups whose keys have no
+    statistics together have an estimate too, which is for reports and not for rules.
     """
 
     tables: Mapping[str, TableSize]
@@ -124,6 +125,7 @@ class Statistics:
     orders: Mapping[KeyOrder, tuple[OrderedKey, ...]] = field(default_factory=dict)
     kept_keys: Mapping[str, tuple[KeptKeys, ...]] = field(default_factory=dict)
     table_shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    guesses: bool = False
     estimates: Estimates = field(default_factory=lambda: Estimates(), init=False, repr=False, compare=False)
     """Cached estimates that were calculated from these statistics. A changed copy starts with an empty cache."""
 

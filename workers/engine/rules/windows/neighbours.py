@@ -66,9 +66,10 @@ def _number_of(over: Over) -> int | None:
 
 def order_of(order_by: tuple[OrderKey, ...], calls: Sequence[OffsetCall]) -> tuple[OrderKey, ...]:
     """Returns the keys of a window followed by the values that `calls` read."""
-    keys = {render(key.expression): key for key in order_by}
-    for call in calls:
-        keys.setdefault(render(call.value), OrderKey(call.value))
+    keys: dict[str, OrderKey] = {}
+    # Of several keys with the same expression, the first one counts.
+    for key in (*order_by, *(OrderKey(call.value) for call in calls)):
+        keys.setdefault(render(key.expression), key)
     return tuple(keys.values())
 
 

@@ -22,7 +22,7 @@ from service.contract.query import JoinKind
 from service.contract.reports import HotKey, RuleOutcome
 from service.sql.expressions.scalar import column
 from service.sql.joins import Side
-from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, Field, array, decimal
+from service.sql.types.data_types import BIGINT, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, UNKNOWN, Field, decimal
 from tests.support.applied_rules import matched, skipped
 from tests.support.scalars import scalar
 from workers.engine.plan.expressions import NULL_LITERAL, literal
@@ -243,8 +243,8 @@ def test_it_says_why_there_is_no_plan(
     ship: JoinShip,
 ) -> None:
     right_side = scan("r")
-    nested = replace(right_side, columns=(*right_side.columns, (Field("r.a", array(BIGINT)), "a")))
-    node = replace(join(kind, ("k",)), right=nested, strategy=JoinStrategy(ship))
+    of_spark = replace(right_side, columns=(*right_side.columns, (Field("r.a", UNKNOWN), "a")))
+    node = replace(join(kind, ("k",)), right=of_spark, strategy=JoinStrategy(ship))
     ctx = context(("k",), left, right, skew=skew, nulls=nulls)
     tight = replace(ctx, statistics=replace(ctx.statistics, task_memory=1 << 20))
     assert f", but {because}" in reason(node, tight)
