@@ -5,6 +5,8 @@ Creates all parts of the worker, once per process. No other module reads the set
 
 from __future__ import annotations
 
+import sys
+
 from celery import Celery
 from celery.signals import setup_logging, task_received, worker_ready, worker_shutdown, worker_shutting_down
 from celery.worker.request import Request
@@ -18,8 +20,13 @@ from workers.process.queue_consumer import Consumer, Consumption, RunJob, worker
 from workers.process.shutdown import force_exit
 from workers.process.worker import Worker
 
+_SWITCH_SECONDS = 0.001
+"""How long one thread may delay another. Python's default is 5 ms, which a planning thread would take after each of its
+calls of Spark, while another thread reads files."""
+
 die_with_parent()
 allow_deep_plans()
+sys.setswitchinterval(_SWITCH_SECONDS)
 
 _settings = Settings()
 configure_logging(_settings.log)

@@ -135,7 +135,7 @@ class Sides:
 
     def __init__(self, session: SparkSession, format_: Format, root: Path) -> None:
         self._session, self._root = session, root
-        self._known, self._scans = StatisticsCache(), ScanCache(session)
+        self._known, self._scans, self._first = StatisticsCache(), ScanCache(session), ScanCache(session)
         given = TableSource.model_validate({**format_.table, "path": "t"})
         self._source = resolve_table("t", given, (root,)).source
         self._ddl = ", ".join(f"{one.name} {one.type}" for one in self._tables()["t"].schema.fields)
@@ -145,7 +145,11 @@ class Sides:
         if side == "spark":
             frame = self._plain()
         else:
-            frame = self._engine(self._known, self._scans) if side == "again" else self._engine(None, None)
+            if side == "first":
+                # The session of the cache remains, as on a worker.
+                self._first._plans.clear()
+            known = (self._known, self._scans) if side == "again" else (StatisticsCache(), self._first)
+            frame = self._engine(*known)
         return sorted(frame.collect())
 
     def _tables(self) -> dict[str, TableInput]:
@@ -153,7 +157,7 @@ class Sides:
         check_all_blocks("t", self._source, files)
         return {"t": TableInput(self._source, files, read_schema("t", self._source, files))}
 
-    def _engine(self, known: StatisticsCache | None, scans: ScanCache | None) -> DataFrame:
+    def _engine(self, known: StatisticsCache, scans: ScanCache) -> DataFrame:
         tables = self._tables()
         spec = JobSpec.model_validate({"tables": {"t": self._source}, "sql": SQL})
         query = compile_job(spec, {"t": tables["t"].schema}, is_accepted=True)
@@ -239,6 +243,8 @@ def main() -> None:
     arguments = parser.parse_args()
     chosen = arguments.formats.split(";") if arguments.formats else [one.name for one in FORMATS]
     arguments.data.mkdir(parents=True, exist_ok=True)
+    # As a worker does.
+    sys.setswitchinterval(0.001)
     session = _session(arguments.data, arguments.memory)
     sys.stdout.write(
         "| format | rows | plain Spark | first run | again | ratio, first | ratio, again | rows/s, first |\n"

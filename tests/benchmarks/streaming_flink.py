@@ -123,7 +123,9 @@ def _environment(asked: dict[str, Any], root: Path) -> Any:
     environment = StreamTableEnvironment.create(streams)
     for name, table in asked["tables"].items():
         source = f"'connector' = 'filesystem', 'format' = 'csv', 'path' = '{Path(table['path']).as_uri()}'"
-        environment.execute_sql(f"CREATE TABLE {name} ({table['columns']}) WITH ({source})")
+        # Groups by windows need a time attribute.
+        watermark = ", WATERMARK FOR ts AS ts - INTERVAL '4' SECOND" if "(ts, INTERVAL" in asked["sql"] else ""
+        environment.execute_sql(f"CREATE TABLE {name} ({table['columns']}{watermark}) WITH ({source})")
     return environment
 
 

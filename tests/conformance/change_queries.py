@@ -60,6 +60,7 @@ class QueryMaker:
             self._union,
             self._window,
             self._set_operation,
+            self._sessions,
         )
         return self._random.choice(makers)(depth)
 
@@ -97,11 +98,31 @@ class QueryMaker:
             call, kind = self._random.choice(calls)
             items.append(f"{call} AS {name}")
             columns.append((name, kind))
+            if "DISTINCT" in call:
+                name, condition = self._name(), self._random.choice(names)
+                items.append(
+                    f"{call} FILTER (WHERE {condition} {'>' if types[condition] == TEXT else '<'} '1') AS {name}"
+                )
+                columns.append((name, kind))
         grouped = f" GROUP BY {self._random.choice(_GROUPINGS).format(', '.join(keys))}" if keys else ""
         having = " HAVING COUNT(*) < 4" if self._random.random() < 0.2 else ""
         alias = self._name()
         sql = f"SELECT {', '.join(items)} FROM ({below.sql}) AS {alias}{grouped}{having}"
         return Relation(sql, tuple(columns))
+
+    def _sessions(self, _depth: int) -> Relation:
+        a, b, c = (self._name() for _ in range(3))
+        table, length = self._random.choice("st"), self._random.choice(("1 day", "1 microsecond", "36 hours"))
+        calls = (
+            "CAST(SUM(i) AS BIGINT)",
+            "COUNT(DISTINCT g)",
+            "CAST(unix_date(CAST(session_window.start AS DATE)) AS BIGINT)",
+        )
+        sql = (
+            f"SELECT k AS {a}, COUNT(*) AS {b}, {self._random.choice(calls)} AS {c} FROM {table} "
+            f"GROUP BY k, session_window(ts, '{length}')"
+        )
+        return Relation(sql, ((a, TEXT), (b, NUMBER), (c, NUMBER)))
 
     def _filter(self, depth: int) -> Relation:
         below = self._relation(depth - 1)

@@ -37,9 +37,10 @@ from tests.conformance.stream_runs import in_one_piece
 from tests.support.rows import difference
 from workers.engine.plan.builder import build
 from workers.engine.streaming.changes import run as changes_run
-from workers.engine.streaming.changes.plan import ChangePlan, plan_changes
+from workers.engine.streaming.changes.plan import plan_changes
 from workers.engine.streaming.changes.run import Changes, one_frame, source_scans
 from workers.engine.streaming.changes.state_files import undo
+from workers.engine.streaming.changes.steps import ChangePlan
 from workers.engine.streaming.sources import OPERATION
 
 BUCKETS = 2
@@ -48,6 +49,8 @@ _LARGE = 0.1
 _SMALL_ROWS = (5, 20_000, 20_000)
 _REMOVING = 0.5
 """The share of queries over streams from which rows are removed."""
+_LOGS = 0.3
+"""The share of queries whose plan emits each change."""
 _OP = (Field("op", STRING),)
 _SPARK = {
     "spark.ui.enabled": "false",
@@ -67,7 +70,7 @@ class InterruptedRunError(Exception):
 @dataclass
 class ChangesRun:
     """The mini-batches of one query over `streams`, and its result so far. `removes`: the column `op` of a row says
-    whether it is added or removed.
+    whether it is added or removed. `is_log`: the plan emits each change.
     """
 
     session: SparkSession
@@ -75,6 +78,7 @@ class ChangesRun:
     streams: tuple[str, ...]
     directory: Path
     removes: bool = False
+    is_log: bool = False
     rows: dict[str, tuple[tuple[Any, ...], int]] = field(default_factory=dict)
     batches: int = 0
 
@@ -87,7 +91,7 @@ class ChangesRun:
         )
         aliases = {table.alias: table.table for table in tables_of(query)}
         removing = frozenset(aliases) if self.removes else frozenset[str]()
-        self.plan: ChangePlan = plan_changes(build(query), frozenset(aliases), removing)
+        self.plan: ChangePlan = plan_changes(build(query), frozenset(aliases), removing, is_log=self.is_log)
         self._scans = source_scans(self.plan, frozenset(aliases))
 
     def run(self, changes: Mapping[str, DataFrame], random: Random | None = None) -> None:
@@ -119,11 +123,25 @@ class ChangesRun:
         self.batches += 1
 
     def _take(self, emitted: Sequence[Row]) -> None:
+        if self.is_log:
+            for row in emitted:
+                self._apply(row)
+            below_zero = [values for values, number in self.rows.values() if number < 0]
+            assert not below_zero, f"rows that were removed but are not there: {below_zero}"
+            return
         width = len(self.plan.output)
         for row in emitted:
             values, weight = tuple(row)[:width], 1 if self.plan.weight is None else row[self.plan.weight]
             key = str(len(self.rows)) if self.plan.keys is None else repr([row[name] for name in self.plan.keys])
             self.rows[key] = (values, weight)
+
+    def _apply(self, row: Row) -> None:
+        """Adds or removes a row by its type. A row may be removed before it is added, in the same mini-batch."""
+        *values, kind = tuple(row)
+        # A state has one zero.
+        key = repr([0.0 if value == 0 and isinstance(value, float) else value for value in values])
+        number = self.rows[key][1] if key in self.rows else 0
+        self.rows[key] = (tuple(values), number + (1 if kind in ADDING else -1))
 
     @property
     def result(self) -> list[tuple[Any, ...]]:
@@ -171,8 +189,9 @@ def check(spark: SparkSession, session: SparkSession, directory: Path, seed: int
     sql = QueryMaker(random).query(random.randint(1, 3))
     streams = tuple(name for name in "st" if f"FROM {name}" in sql)
     removes = random.random() < _REMOVING
+    is_log = random.random() < _LOGS
     try:
-        run = ChangesRun(session, sql, streams, directory / str(number), removes)
+        run = ChangesRun(session, sql, streams, directory / str(number), removes, is_log)
     except SpecError as error:
         return sql, f"refused: {error}"
     rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in streams}

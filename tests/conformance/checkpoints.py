@@ -2,8 +2,9 @@
 
     python -m tests.conformance.checkpoints tests/data/checkpoints/NAME.tar.xz
 
-writes the checkpoints of the current code. An archive has a directory for each of `KEPT`: the checkpoint after two
-mini-batches, its layout as stored in the database, the rows of the sink, and the rows that were read.
+writes the checkpoints of the current code. An archive has a directory for each of its queries (`ARCHIVES`): the
+checkpoint after two mini-batches, its layout as stored in the database, the rows of the sink, and the rows that were
+read.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from workers.engine.streaming.sinks.base import Staged
 
 DDL = "id BIGINT, k STRING, i INT, d DOUBLE, ts TIMESTAMP"
 _BATCHES = 2
+_KEPT = ("checkpoint", "changes")
+"""The directories of a run that are archived."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class KeptQuery:
     batch: str | None = None
 
 
-KEPT = {
+_LAYOUT_1 = {
     "rows": KeptQuery("SELECT id, k, i + 1 AS j FROM s WHERE i > 1"),
     "distinct_rows": KeptQuery("SELECT DISTINCT k, d FROM s", provider=StateProvider.MEMORY),
     "plain": KeptQuery("SELECT k, COUNT(*) AS n, SUM(i) AS si, AVG(d) AS ad, MIN(ts) AS mt FROM s GROUP BY k"),
@@ -70,6 +73,27 @@ KEPT = {
         "WHERE ts < TIMESTAMP'2025-01-01' GROUP BY k, window(ts, '1 hour')",
     ),
 }
+_CHANGES_1 = {
+    "groups_of_groups": KeptQuery(
+        "SELECT n, COUNT(*) AS groups, MAX(si) AS most FROM (SELECT k, COUNT(*) AS n, SUM(i) AS si FROM s GROUP BY k) "
+        "c GROUP BY n"
+    ),
+    "joined_rows": KeptQuery("SELECT s.k, COUNT(*) AS n FROM s JOIN t ON s.i = t.i GROUP BY s.k", streams=("s", "t")),
+    "outer_join": KeptQuery("SELECT s.id, s.k, t.d FROM s LEFT JOIN t ON s.id = t.id", streams=("s", "t")),
+    "first_rows": KeptQuery(
+        "SELECT k, id, d FROM (SELECT k, id, d, ROW_NUMBER() OVER (PARTITION BY k ORDER BY d DESC, id) AS r FROM s) c "
+        "WHERE r <= 2"
+    ),
+    "values_under_conditions": KeptQuery(
+        "SELECT k, COUNT(DISTINCT i) AS a, COUNT(DISTINCT i) FILTER (WHERE d > 0.5) AS b, COUNT(DISTINCT d) AS c "
+        "FROM s GROUP BY k HAVING COUNT(*) < 9"
+    ),
+}
+
+ARCHIVES: Mapping[str, Mapping[str, KeptQuery]] = {"layout-1": _LAYOUT_1, "changes-1": _CHANGES_1}
+"""The queries of each archive, by its name: an archive has those that no earlier one has, or whose state changed."""
+
+KEPT = {name: kept for queries in ARCHIVES.values() for name, kept in queries.items()}
 
 
 def rows_of(spark: SparkSession, stream: str, batch: int, directory: Path) -> Path:
@@ -92,11 +116,18 @@ def rows_of(spark: SparkSession, stream: str, batch: int, directory: Path) -> Pa
     return path
 
 
-def run_of(spark: SparkSession, root: Path, kept: KeptQuery) -> StreamRun:
-    """Returns the run of the query below `root`."""
+def run_of(spark: SparkSession, root: Path, kept: KeptQuery, layout: Mapping[str, Any] | None = None) -> StreamRun:
+    """Returns the run of the query below `root`; `layout` is that of an existing state."""
     schemas = dict.fromkeys(kept.streams, parse_schema(DDL, "/tables/s/schema"))
     return StreamRun(
-        spark, root, kept.sql, schemas, provider=kept.provider, method=kept.method, event_time=kept.event_time
+        spark,
+        root,
+        kept.sql,
+        schemas,
+        provider=kept.provider,
+        method=kept.method,
+        event_time=kept.event_time,
+        layout=layout,
     )
 
 
@@ -108,22 +139,27 @@ def write_one(spark: SparkSession, kept: KeptQuery, target: Path) -> None:
         for stream in kept.streams:
             run.put(stream, rows_of(spark, stream, batch, target / "rows"))
         run.catch_up()
-    shutil.copytree(root / "checkpoint", target / "checkpoint")
+    for name in _KEPT:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, target / name)
     columns = arrow_schema(run.planned.plan.columns)
     pq.write_table(pa.Table.from_pylist(list(run.sink.parts.values()), columns), target / "sink.parquet")
-    told = {"layout": run.planned.layout, "newest": run.sink.newest}
+    told = {"layout": run.planned.layout, "newest": run.sink.newest, "fence": run.fence}
     (target / "told.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(root)
 
 
 def reopened(spark: SparkSession, root: Path, archived: Path, kept: KeptQuery) -> tuple[StreamRun, dict[str, Any]]:
     """Returns the run below `root` that continues from the archive, and the archived layout."""
-    run = run_of(spark, root, kept)
-    shutil.copytree(archived / "checkpoint", root / "checkpoint")
     told = json.loads((archived / "told.json").read_text(encoding="utf-8"))
+    layout: dict[str, Any] = told["layout"]
+    run = run_of(spark, root, kept, layout)
+    for name in _KEPT:
+        if (archived / name).is_dir():
+            shutil.copytree(archived / name, root / name)
+    run.fence = told.get("fence", 0)
     sunk = archived / "sink.parquet"
     run.sink.commit(told["newest"], Staged((sunk,), pq.read_metadata(sunk).num_rows, sunk.stat().st_size))
-    layout: dict[str, Any] = told["layout"]
     return run, layout
 
 
@@ -132,10 +168,11 @@ def main(archive: Path) -> None:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     spark = SparkSession.builder.master("local[2]").config("spark.sql.session.timeZone", "UTC").getOrCreate()
     with tempfile.TemporaryDirectory() as scratch:
-        for name, kept in KEPT.items():
+        queries = ARCHIVES[archive.name.partition(".")[0]]
+        for name, kept in queries.items():
             write_one(spark, kept, Path(scratch) / name)
         with tarfile.open(archive, "w:xz") as tar:
-            for name in KEPT:
+            for name in queries:
                 tar.add(Path(scratch) / name, name)
     spark.stop()
 

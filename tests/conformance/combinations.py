@@ -22,6 +22,7 @@ ALL_OFF: Settings = {
     "incremental_agg": False,
     "eager_aggregation": Toggle.FALSE.value,
     "join.skew": JoinSkew.NONE.value,
+    "optimizer.join_reorder": Toggle.FALSE.value,
     "skewed_windows": Toggle.FALSE.value,
 }
 """No rewrites: Spark's own plan."""
@@ -34,6 +35,7 @@ ALL_FORCED: Settings = {
     "join.ship": JoinShip.REPARTITION.value,
     "join.local": JoinLocal.SORT_MERGE.value,
     "join.skew": JoinSkew.SALT.value,
+    "optimizer.join_reorder": Toggle.TRUE.value,
     "skew.threshold": 0,
     "skewed_windows": Toggle.TRUE.value,
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -147,20 +148,21 @@ class Oracle:
         """Checks the same for two plans of the query and returns the rows of the first."""
         return self._check(self.scans(query), before, after)
 
-    def plan_sql(self, sql: str, known: Known = _unknown) -> Plan:
-        """Returns the plan of a query in SQL, with default settings and the statistics that `known` makes of its plan
-        before the rules; by default, without any.
+    def plan_sql(self, sql: str, known: Known = _unknown, settings: Mapping[str, Any] = MappingProxyType({})) -> Plan:
+        """Returns the plan of a query in SQL, with the statistics that `known` makes of its plan before the rules; by
+        default, without any.
         """
         used = {name: schema for name, schema in SCHEMAS.items() if re.search(rf"\b{name}\b", sql)}
         tables = {name: {"format": "parquet", "path": name} for name in used}
         bound = compile_job(JobSpec.model_validate({"tables": tables, "sql": sql}), used)
-        return plan_query(bound, known(build(bound)), JobSettings())
+        return plan_query(bound, known(build(bound)), JobSettings.model_validate(settings))
 
     def outcomes(
         self,
         queries: SearchStrategy[str],
         rule: str,
         known: Known = _unknown,
+        chosen: Mapping[str, Any] = MappingProxyType({}),
     ) -> Counter[RuleOutcome | None]:
         """Returns how many of 300 random queries have each outcome of a rule; None for those without a trace of it."""
         found: Counter[RuleOutcome | None] = Counter()
@@ -169,16 +171,18 @@ class Oracle:
         @given(sql=queries)
         def count(sql: str) -> None:
             outcomes: set[RuleOutcome | None] = {
-                trace.outcome for trace in self.plan_sql(sql, known).trace if trace.rule == rule
+                trace.outcome for trace in self.plan_sql(sql, known, chosen).trace if trace.rule == rule
             }
             found.update(outcomes or {None})
 
         count()
         return found
 
-    def check_sql(self, sql: str, known: Known = _unknown) -> tuple[Plan, list[Row]]:
+    def check_sql(
+        self, sql: str, known: Known = _unknown, settings: Mapping[str, Any] = MappingProxyType({})
+    ) -> tuple[Plan, list[Row]]:
         """Like `check`, for a query in SQL; `known` as in `plan_sql`."""
-        plan = self.plan_sql(sql, known)
+        plan = self.plan_sql(sql, known, settings)
         scans = {scan.alias: _renamed(self._tables[scan.table], scan.alias) for scan in scans_of(plan.before)}
         return plan, self._check(scans, plan.before, plan.after)
 

@@ -47,14 +47,17 @@ from workers.engine.plan.builder import build
 from workers.engine.plan.nodes import Aggregate, Join, WindowFunctions
 from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import plan_query
-from workers.engine.rules.required_statistics import statistics_keys, summed_columns
+from workers.engine.rules.required_statistics import statistics_keys, summed_columns, window_orders
 from workers.engine.spark.lowering import SharedFrames, lower
 from workers.engine.spark.sources import scans_of
 from workers.engine.spark.table_statistics import gather_statistics
+from workers.engine.statistics.cardinality import conditions_of
 
 QUERIES_PER_SCHEMA = 100
 SPARK_EVERY = 5
 _SLOTS = 2
+_SPLIT = " ranges of "
+"""What the reason of `skewed_windows` has if a window is split by ranges of its order."""
 _FAULT = "fault of Spark: "
 """The beginning of an error that has no condition, such as ClassCastException."""
 
@@ -159,14 +162,24 @@ class Laboratory:
         settings: dict[str, Any] = {}
         for choice in choices:
             settings |= random.choice(choice) if random.random() < 0.6 else {}
+        if random.random() < 0.5:
+            settings |= {"optimizer.join_reorder": True}
         if random.random() < 0.05:
             settings = dict(all_off(choices))
         known = gather_statistics(
-            statistics_keys(built), scans_of(built), self._inputs, _SLOTS, ranged=summed_columns(built)
+            statistics_keys(built),
+            scans_of(built),
+            self._inputs,
+            _SLOTS,
+            conditions=conditions_of(built),
+            ranged=summed_columns(built),
+            orders=window_orders(built),
         )
         statistics = magnified(known) if random.random() < 0.5 else known
         plan = plan_query(query, statistics, JobSettings.model_validate({"skew.threshold": 0, **settings}))
-        tally.rules.update({trace.rule for trace in plan.trace if trace.outcome is RuleOutcome.FIRED})
+        fired = [trace for trace in plan.trace if trace.outcome is RuleOutcome.FIRED]
+        tally.rules.update({trace.rule for trace in fired})
+        tally.rules["skewed_windows in ranges"] += any(_SPLIT in trace.reason for trace in fired)
         scans = {
             scan.alias: self._frames[scan.table].select(
                 [F.col(quoted(name)).alias(found.name) for found, name in scan.columns]

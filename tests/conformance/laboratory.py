@@ -233,6 +233,10 @@ class Laboratory:
                 tally.fired |= {trace.rule for trace in plan.trace if trace.outcome is RuleOutcome.FIRED}
         return plans
 
+    def scans(self, text: str) -> dict[str, DataFrame]:
+        """Returns the DataFrames that the query reads, by alias."""
+        return self._scans([build(self.compile({"sql": text}))])
+
     def _scans(self, plans: Iterable[Node]) -> dict[str, DataFrame]:
         """Returns the DataFrames by alias, with all columns that a plan reads."""
         merged: dict[tuple[str, str], dict[Field, str]] = {}

@@ -367,6 +367,8 @@ class Generator:
                 return Column(f"{call.text} OVER ({partition} {total} {self._frame()})", call.type)
 
     def _frame(self) -> str:
+        if self._random.random() < 0.4:
+            return "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
         first = self._random.choice(("UNBOUNDED PRECEDING", "2 PRECEDING", "CURRENT ROW"))
         last = self._random.choice(("CURRENT ROW", "1 FOLLOWING", "UNBOUNDED FOLLOWING"))
         return f"ROWS BETWEEN {first} AND {last}"

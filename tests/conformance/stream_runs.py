@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from pyspark.sql import Row, SparkSession
 from service.contract.enums import OutputMode
 from service.contract.job import JobSpec
 from service.contract.options import DistinctMethod, JobSettings, StateProvider
+from service.contract.tables import TableSource
 from service.results.columns import arrow_schema
 from service.results.merge import finals
 from service.sql.compile import compile_job
@@ -32,7 +33,7 @@ from workers.engine.streaming.query import (
     Stage,
     Trigger,
 )
-from workers.engine.streaming.sinks.base import Staged
+from workers.engine.streaming.sinks.base import OF_CHANGE_LOG, Sink, SinkTarget, Staged
 from workers.engine.streaming.sources import BatchBound, Input, StreamInput
 from workers.engine.streaming.state import StateOptions, differences
 
@@ -143,7 +144,9 @@ class _StagedThenKilled(Stage):
 
 class StreamRun:
     """A run of a query over streams below `root`. Tables without `put` rows are static tables below `statics`.
-    `event_time` has the column and the delay of streams that declare one, `operations` the operation columns.
+    `event_time` has the column and the delay of streams that declare one, `operations` the operation columns, and
+    `fields` other fields of their tables. `layout` is that of an existing state. `log` creates the sink of a change log
+    for an attempt; otherwise the rows are in `sink`.
     """
 
     def __init__(
@@ -158,13 +161,18 @@ class StreamRun:
         method: DistinctMethod = DistinctMethod.AUTO,
         event_time: Mapping[str, tuple[str, str]] | None = None,
         operations: Mapping[str, str] | None = None,
+        fields: Mapping[str, Mapping[str, Any]] | None = None,
         output: OutputMode | None = None,
         is_accepted: bool = False,
+        layout: Mapping[str, Any] | None = None,
+        log: Callable[[SinkTarget], Sink] | None = None,
     ) -> None:
         operations = operations or {}
         self._root = root
         self._files = 0
-        self._fence = 0
+        self.fence = 0
+        self._layout = layout
+        self._log = log
         self.at = At()
         self.progress: list[BatchProgress] = []
         session = spark.newSession()
@@ -172,20 +180,23 @@ class StreamRun:
             session.conf.set(name, value)
         tables: dict[str, Input] = {}
         schemas = dict(streams)
-        for name, schema in streams.items():
-            (root / name).mkdir(parents=True)
-            tables[name] = StreamInput(parquet(name), f"file://{root / name}", schema, operation=operations.get(name))
-        for name, path in (statics or {}).items():
-            tables[name] = table_input(path, name, parquet(name))
-            schemas[name] = tables[name].schema
         sources: dict[str, dict[str, Any]] = {
-            name: {"format": "parquet", "path": name, "role": "stream" if name in streams else "static"}
-            for name in tables
+            name: {"format": "parquet", "path": name, "role": "stream", **(fields or {}).get(name, {})}
+            for name in streams
         }
         for name, (column, delay) in (event_time or {}).items():
             sources[name]["event_time"] = {"column": column, "delay": delay}
         for name, column in operations.items():
             sources[name]["operation"] = column
+        for name, schema in streams.items():
+            (root / name).mkdir(parents=True)
+            source = TableSource.model_validate(sources[name])
+            directory = f"file://{root / name}"
+            tables[name] = StreamInput(source, directory, schema, operation=source.operation, upsert=source.upsert)
+        for name, path in (statics or {}).items():
+            tables[name] = table_input(path, name, parquet(name))
+            schemas[name] = tables[name].schema
+            sources[name] = {"format": "parquet", "path": name, "role": "static"}
         spec = JobSpec.model_validate({"mode": "incremental", "tables": sources, "sql": sql})
         query = compile_job(spec, schemas, is_accepted=is_accepted)
         engine = StreamEngine(session, 2)
@@ -198,6 +209,8 @@ class StreamRun:
                 dict.fromkeys(tables, BatchBound(files=1)),
                 output=output,
                 settings=settings,
+                is_log=log is not None,
+                state_layout=self._layout,
             )
 
         self._planned = planned
@@ -208,15 +221,15 @@ class StreamRun:
 
     def plan_again(self, **settings: Any) -> None:
         """Plans the next mini-batches with these settings and the current files."""
-        before = self.planned.layout
+        self._layout = self.planned.layout
         self.planned = self._planned(JobSettings.model_validate(settings))
-        assert not differences(before, self.planned.layout)
+        assert not differences(dict(self._layout), self.planned.layout)
 
     def _with_files(self, name: str, table: Input) -> Input:
         return replace(table, files=tuple(self._files_of(name))) if isinstance(table, StreamInput) else table
 
     def _files_of(self, table: str) -> list[Path]:
-        return sorted((self._root / table).glob("f*.parquet"))
+        return sorted((self._root / table).glob("f*"))
 
     def put(self, table: str, file: Path) -> None:
         """Adds a file of rows to a stream."""
@@ -224,20 +237,20 @@ class StreamRun:
         shutil.copy(file, hidden)
         # Spark reads files by modification time, which can be equal for two files.
         os.utime(hidden, (_FIRST_FILE + self._files, _FIRST_FILE + self._files))
-        hidden.rename(self._root / table / f"f{self._files:05d}.parquet")
+        hidden.rename(self._root / table / f"f{self._files:05d}{file.suffix}")
         self._files += 1
 
     def catch_up(self) -> Exception | None:
         """Runs mini-batches of a file each until no file is left. Returns the exception that ended it, or None."""
-        self._fence += 1
+        self.fence += 1
         # Every second attempt lets Spark write the rows.
-        collects = self.planned.collects and self._fence % 2 == 1
-        stage = _StagedThenKilled(self._root / "stage", self._fence, collects)
+        collects = self.planned.collects and self.fence % 2 == 1
+        stage = _StagedThenKilled(self._root / "stage", self.fence, collects, is_log=self._log is not None)
         object.__setattr__(stage, "at", self.at)
         stage.clear_older()
         changes = self.planned.changes
-        computing = None if changes is None else changes.of_attempt(self._root / "changes", self._fence)
-        batch = BatchFunction(stage, self.sink, self.at, computing=computing)
+        computing = None if changes is None else changes.of_attempt(self._root / "changes", self.fence)
+        batch = BatchFunction(stage, self._sink_of_attempt(), self.at, computing=computing)
         output: OutputMode = self.planned.output
         running = RunningStream.start(self.planned.frame, output, self._root / "checkpoint", Trigger(), batch)
         assert running.wait(_SECONDS), "the stream did not end"
@@ -246,6 +259,14 @@ class StreamRun:
         if error is not None and not isinstance(error, Killed):
             raise error
         return error
+
+    def _sink_of_attempt(self) -> Sink:
+        if self._log is None:
+            return self.sink
+        columns = (*self.planned.plan.output, *OF_CHANGE_LOG)
+        sink = self._log(SinkTarget("evenkeel/job/1", self.fence, columns, columns, None))
+        sink.prepare()
+        return sink
 
     @property
     def next_batch(self) -> int:

@@ -61,6 +61,7 @@ def _with_windows_of_spark(sql: str) -> str:
         sql = re.sub(rf"\bTUMBLE{part}\(ts, {lengths}\)", rf"window(ts, '\1 seconds'){suffix}", sql)
         hop = rf"\bHOP{part}\(ts, {lengths}, {lengths}\)"
         sql = re.sub(hop, rf"window(ts, '\2 seconds', '\1 seconds'){suffix}", sql)
+        sql = re.sub(rf"\bSESSION{part}\(ts, {lengths}\)", rf"session_window(ts, '\1 seconds'){suffix}", sql)
     return sql
 
 

@@ -187,9 +187,11 @@ def test_random_queries_make_every_rule_fire(oracle: Any) -> None:
     count()
     # The hot keys of a join are only known as literals: test_settings has such statistics. Queries with
     # a UNION are in test_union_branches, several aggregates of a table in test_merge_aggregates, windows in
-    # test_skewed_windows, percentiles in test_distinct_methods, and joins with conditions in test_semi_join_reduction.
+    # test_skewed_windows, percentiles in test_distinct_methods, joins of many tables in test_join_order, and joins with
+    # conditions in test_semi_join_reduction.
     elsewhere = {
         "counted_percentiles",
+        "join_order",
         "merge_aggregates",
         "prune_union_branches",
         "semi_join_reduction",

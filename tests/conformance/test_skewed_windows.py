@@ -17,7 +17,16 @@ pytestmark = pytest.mark.spark
 
 FORCED = {"skewed_windows": "true"}
 PARTITIONS = ("k", "g", "k, g", "q", "")
-ORDERS = ("id", "id DESC", "ts, id", "ts DESC NULLS FIRST, id", "d NULLS LAST, id DESC", "s, k DESC, id", "m DESC, id")
+ORDERS = (
+    "id",
+    "id DESC",
+    "id DESC, id",
+    "ts, id",
+    "ts DESC NULLS FIRST, id",
+    "d NULLS LAST, id DESC",
+    "s, k DESC, id",
+    "m DESC, id",
+)
 TIES = ("ts", "d DESC NULLS FIRST", "s NULLS LAST", "s DESC, q", "k", "m", "y")
 FRAMES = ("", "ROWS UNBOUNDED PRECEDING", "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW")
 RUNNING = (

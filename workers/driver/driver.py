@@ -134,7 +134,8 @@ def leftover_tasks(context: SparkContext, tag: str | None = None) -> int:
     jvm: Any = context._jvm
     # A copy, made in the JVM, since tasks start and end meanwhile.
     running = jvm.java.util.Collections.list(scheduler.taskIdToTaskSetManager().elements())
-    ended = [tasks for tasks in running if tasks.isZombie()]
+    # By number, since the exception that ends a Java iterator takes ten calls to convert.
+    ended = [tasks for tasks in map(running.get, range(running.size())) if tasks.isZombie()]
     # If a stage is tried again, Spark may still use the tasks of an earlier try.
     active = set(context.statusTracker().getActiveStageIds()) if ended else set()
     leftover = [tasks.taskSet() for tasks in ended if tasks.taskSet().stageId() not in active]

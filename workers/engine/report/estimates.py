@@ -50,6 +50,7 @@ SPARK_DEFAULTS = {
     "bitmap_distinct": "NATIVE",
     "distinct_branches": "NATIVE",
     "eager_aggregation": "NATIVE",
+    "join_order": "WRITTEN",
     "semi_join_reduction": "NONE",
     "skewed_join": "NONE",
     "skewed_windows": "NATIVE",

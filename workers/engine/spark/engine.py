@@ -49,7 +49,7 @@ from workers.engine.rules.rule import Skip
 from workers.engine.rules.shared_subqueries import SUBQUERIES
 from workers.engine.spark.corrupt_records import CorruptRecords
 from workers.engine.spark.error_mapping import is_lack_of_broadcasting, is_lack_of_memory, problem_of_spark_error
-from workers.engine.spark.lowering import SharedFrames, lower, physical_plan, plan_with_reuse
+from workers.engine.spark.lowering import SharedFrames, lower, physical_plan, plan_with_reuse, with_texts_of_intervals
 from workers.engine.spark.scan_cache import LIST_ON_DRIVER, ScanCache
 from workers.engine.spark.session_options import (
     count_hashed_joins,
@@ -321,7 +321,7 @@ def _planned(
     raise_hash_limit(reads.session, plan.after, statistics.task_memory)
     scans = reads.frames(plan.after)
     check()
-    frame = lower(plan.after, scans, reads.session, shared)
+    frame = with_texts_of_intervals(lower(plan.after, scans, reads.session, shared))
     check()
     physical = physical_plan(frame)
     check()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 
@@ -39,6 +39,13 @@ def frame_of_plan(session: SparkSession, plan: Any) -> DataFrame:
     """Returns the DataFrame of a logical plan in the JVM, which Spark analyses first. Raises AnalysisException."""
     java: Any = session._jsparkSession
     return ClassicDataFrame(_classes(session).of_rows(java, plan), session)
+
+
+def load_files(session: SparkSession, reader: DataFrameReader, paths: Sequence[str]) -> DataFrame:
+    """Returns the rows of files, as `reader.load` does. That takes a call of the JVM for each path."""
+    java: Any = reader
+    # No path contains this character.
+    return java._df(java._jreader.load(_classes(session).between_zeros.split("\0".join(paths))))  # type: ignore[no-any-return]
 
 
 def partitioned_by(frame: DataFrame, columns: Sequence[str], partitions: int) -> DataFrame:
@@ -99,6 +106,7 @@ class _Classes:
         self.empty_map = getattr(getattr(jvm.scala.collection.immutable, "Map$"), "MODULE$").empty()
         self.empty_seq = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
         self.none = getattr(getattr(jvm.scala, "None$"), "MODULE$")
+        self.between_zeros = jvm.java.util.regex.Pattern.compile("\0")
         self.of_rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows
         self.logical_rdd = jvm.org.apache.spark.sql.execution.LogicalRDD
         self.hash_partitioning = jvm.org.apache.spark.sql.catalyst.plans.physical.HashPartitioning

@@ -15,9 +15,20 @@ from uuid import uuid4
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    DayTimeIntervalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from service.contract.query import AggregateFunction
-from service.sql.expressions.scalar import column
+from service.sql.expressions.scalar import column, quoted
 from workers.engine.plan.expressions import fresh_name
 from workers.engine.plan.nodes import (
     Aggregate,
@@ -87,6 +98,28 @@ def lower(
     of_scan = next((frame.sparkSession for frame in scans.values()), None)
     lowering = _Lowering(session or of_scan or SparkSession.active(), scans, shared)
     return lowering.frame(transform_up(node, _with_copied_keys))
+
+
+def with_texts_of_intervals(frame: DataFrame) -> DataFrame:
+    """Returns a DataFrame with intervals as the texts that Spark prints: files only have their numbers."""
+    types = {field.name: _without_intervals(field.dataType) for field in frame.schema.fields}
+    if all(types[field.name] == field.dataType for field in frame.schema.fields):
+        return frame
+    return frame.select(*(F.col(quoted(name)).cast(type_).alias(name) for name, type_ in types.items()))
+
+
+def _without_intervals(type_: DataType) -> DataType:
+    if isinstance(type_, DayTimeIntervalType | YearMonthIntervalType | CalendarIntervalType):
+        return StringType()
+    if isinstance(type_, ArrayType):
+        return ArrayType(_without_intervals(type_.elementType), type_.containsNull)
+    if isinstance(type_, MapType):
+        return MapType(_without_intervals(type_.keyType), _without_intervals(type_.valueType), type_.valueContainsNull)
+    if isinstance(type_, StructType):
+        return StructType(
+            [StructField(field.name, _without_intervals(field.dataType), field.nullable) for field in type_.fields]
+        )
+    return type_
 
 
 def physical_plan(frame: DataFrame) -> str:

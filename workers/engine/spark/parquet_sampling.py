@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 
@@ -36,26 +36,44 @@ MAX_WIDTH = 64
 MARGIN = 1.5
 """Factor of the widest slice, since other parts of the table may be wider."""
 
+
+@dataclass(frozen=True)
+class _Amount:
+    """How many rows of a table are sampled. At most `share` of the rows of its files are kept, if that is more than the
+    target of one file. To draw them, `decoded_share` of the rows are decoded, but not fewer than the first number in
+    `decoded`, and not more than the second. In files, `row_groups` are opened: at least (if the file has them), and at
+    most (if they are small).
+    """
+
+    share: float
+    decoded: tuple[int, int]
+    decoded_share: float
+    row_groups: tuple[int, int]
+    least_per_group: int
+
+
 _TARGET_ROWS_PER_FILE = 64_000
 """Less than the maximum, since each row is drawn independently and their number varies."""
 
-_SAMPLED_SHARE = 1 / 16
-"""The rows of a sample are at most this share of those of its files, if that is more than the target of one file. To
-group more of them would take longer than a query over the same files."""
+_FULL = _Amount(1 / 16, (500_000, 2_000_000), 1 / 8, (8, 64), 16_384)
+"""To group more rows would take longer than a query over the same files. The rows that are decoded take a quarter of a
+second at most. A query that reads the same columns decodes all."""
 
-_DECODED_ROWS = (500_000, 2_000_000)
-_DECODED_SHARE = 1 / 8
-"""Rows of a table that are decoded to draw the sample from: this share of all, but not fewer than the first number, and
-not more than the second, which take a quarter of a second at most. A query that reads the same columns decodes all."""
+_SMALL = _Amount(0.0, (128_000, 128_000), 0.0, (8, 8), 2_048)
+"""Enough for keys with few values."""
+
+_SMALL_FOOTERS = 16
+_SMALL_TABLE_ROWS = 2_000_000
+"""For fewer rows, the full sample takes little time."""
+
+_FEW_VALUES = 1_000
+"""A larger range of a column shows that the small sample would not be enough."""
 
 _SORTED_ROWS = 256
 """Rows of a row group that decide whether it can be sorted by a column."""
 
-_ROW_GROUPS = (8, 64)
-"""Row groups of a file that are opened: at least (if the file has them), and at most (if they are small)."""
-
 _REMOTE_ROW_GROUPS = (8, 8)
-"""The same for a file in a store, where each column of a row group is a request."""
+"""The row groups that are opened of a file in a store, where each column of a row group is a request."""
 
 _BUFFER_BYTES = 256 << 10
 """Bytes that are read at once. Without this limit, Arrow fetches the whole column of a row group for its first page."""
@@ -166,28 +184,68 @@ def sample_parquet(
     optional: Collection[str] = (),
     ranged: Collection[str] = (),
     check: Callable[[], None] = no_check,
+    is_enough: Callable[[Sample], bool] | None = None,
 ) -> Sample:
     """Returns the number of rows, which is exact up to 64 files, and at most 64 Ki rows of `columns` from each of 8
-    files, together at most the larger of 64,000 rows and a sixteenth.
+    files, together at most the larger of 64,000 rows and a sixteenth. Of a large table, a small sample is drawn first:
+    if `is_enough` returns True for it, it is returned.
 
     If these 8 files have fewer than 64,000 rows, more files are read, up to 64. Those of `columns` that are `optional`
     are left out if they are wide. Ranges include those of `ranged`. `check` is called before each file is read; it may
     raise.
     """
     reads = FileReads(check)
+    if is_enough is not None and columns:
+        # The rows of more files than have their footers read are extrapolated anyway.
+        some = files if len(files) <= MAX_FOOTERS else spread(files, _SMALL_FOOTERS)
+        table = _Table(files, total_bytes, dict(reads.read("The footer", some, _footer)), columns, optional, ranged)
+        if table.has_few_values and table.rows >= _SMALL_TABLE_ROWS:
+            small = table.sample(reads, _SMALL)
+            if small.warnings or is_enough(small):
+                return small
+        if some is files:
+            return table.sample(reads, _FULL)
     footers = dict(reads.read("The footer", spread(files, MAX_FOOTERS), _footer))
-    rows = sum(footer.num_rows for footer in footers.values())
-    is_exact = len(footers) == len(files)
-    if not is_exact:
-        read_bytes = sum(size_of(file) for file in footers)
-        rows = round(rows * total_bytes / read_bytes) if read_bytes else total_bytes // BYTES_PER_ROW
-    columns = [name for name in columns if name not in optional or encoded_width(name, footers.values()) <= MAX_WIDTH]
-    table, cut_short = _sampled_rows(footers, columns, reads) if columns else (None, frozenset[str]())
-    ranges = {
-        name: replace(found, is_whole=found.is_whole and is_exact)
-        for name, found in ranges_of(footers.values(), {*columns, *ranged}).items()
-    }
-    return Sample(rows, is_exact, table, cut_short, ranges, reads.warnings())
+    return _Table(files, total_bytes, footers, columns, optional, ranged).sample(reads, _FULL)
+
+
+class _Table:
+    """A table of which some `footers` were read. `columns` are without the `optional` ones that are wide."""
+
+    def __init__(
+        self,
+        files: Sequence[DataFile],
+        total_bytes: int,
+        footers: dict[DataFile, pq.FileMetaData],
+        columns: Sequence[str],
+        optional: Collection[str],
+        ranged: Collection[str],
+    ) -> None:
+        self._footers = footers
+        self._is_exact = len(footers) == len(files)
+        self.rows = sum(footer.num_rows for footer in footers.values())
+        if not self._is_exact:
+            read_bytes = sum(size_of(file) for file in footers)
+            self.rows = round(self.rows * total_bytes / read_bytes) if read_bytes else total_bytes // BYTES_PER_ROW
+        self._columns = [
+            name for name in columns if name not in optional or encoded_width(name, footers.values()) <= MAX_WIDTH
+        ]
+        self._ranges = {
+            name: replace(found, is_whole=found.is_whole and self._is_exact)
+            for name, found in ranges_of(footers.values(), {*self._columns, *ranged}).items()
+        }
+
+    @property
+    def has_few_values(self) -> bool:
+        """Whether no range of a column shows that a small sample would not be enough."""
+        known = [self._ranges[name] for name in self._columns if name in self._ranges]
+        return bool(self._columns) and all(found.high - found.low < _FEW_VALUES for found in known)
+
+    def sample(self, reads: FileReads, amount: _Amount) -> Sample:
+        """Returns a sample of the columns."""
+        nothing: tuple[pa.Table | None, frozenset[str]] = None, frozenset()
+        table, cut_short = _sampled_rows(self._footers, self._columns, reads, amount) if self._columns else nothing
+        return Sample(self.rows, self._is_exact, table, cut_short, self._ranges, reads.warnings())
 
 
 def _footer(file: DataFile) -> pq.FileMetaData:
@@ -196,21 +254,21 @@ def _footer(file: DataFile) -> pq.FileMetaData:
 
 
 def _sampled_rows(
-    footers: dict[DataFile, pq.FileMetaData], columns: Sequence[str], reads: FileReads
+    footers: dict[DataFile, pq.FileMetaData], columns: Sequence[str], reads: FileReads, amount: _Amount
 ) -> tuple[pa.Table | None, frozenset[str]]:
     chosen = _files_to_sample({file: footer.num_rows for file, footer in footers.items() if footer.num_rows})
     if not chosen:
         return None, frozenset()
     # The same rate for all files, so that a row of a large file is as likely to be kept as one of a small file.
     rows = [footers[file].num_rows for file in chosen]
-    rate = min(1.0, _TARGET_ROWS_PER_FILE / max(rows), max(_TARGET_ROWS_PER_FILE / sum(rows), _SAMPLED_SHARE))
+    rate = min(1.0, _TARGET_ROWS_PER_FILE / max(rows), max(_TARGET_ROWS_PER_FILE / sum(rows), amount.share))
     seeds = {file: _SEED + number for number, file in enumerate(chosen)}
-    least, most = _DECODED_ROWS
-    decoded = min(max(least, round(_DECODED_SHARE * sum(footer.num_rows for footer in footers.values()))), most)
+    least, most = amount.decoded
+    decoded = min(max(least, round(amount.decoded_share * sum(footer.num_rows for footer in footers.values()))), most)
     found = reads.read(
         "A sample",
         chosen,
-        lambda file: _sample_file(file, columns, rate, decoded // len(chosen), seeds[file]),
+        lambda file: _sample_file(file, columns, rate, decoded // len(chosen), seeds[file], amount),
     )
     parts: list[pa.Table] = []
     cut_short: frozenset[str] = frozenset()
@@ -247,7 +305,7 @@ def _files_to_sample(rows: Mapping[DataFile, int]) -> list[DataFile]:
 
 
 def _sample_file(
-    path: DataFile, columns: Sequence[str], rate: float, max_decoded: int, seed: int
+    path: DataFile, columns: Sequence[str], rate: float, max_decoded: int, seed: int, amount: _Amount
 ) -> tuple[pa.Table, set[str]]:
     """Returns about `rate` of the file's rows, from row groups spread over the file, and the columns that are cut short
     in one of the row groups.
@@ -255,10 +313,10 @@ def _sample_file(
     Each row group is decoded up to its part of `max_decoded` rows; the pages after that are not read.
     """
     with _parquet_file(path) as file:
-        fewest, most = _ROW_GROUPS if local_path(path) else _REMOTE_ROW_GROUPS
+        fewest, most = amount.row_groups if local_path(path) else _REMOTE_ROW_GROUPS
         enough = max_decoded * file.num_row_groups // max(1, file.metadata.num_rows) + 1
         groups = spread(range(file.num_row_groups), min(max(fewest, enough), most))
-        per_group = max(_BATCH_ROWS, max_decoded // len(groups))
+        per_group = max(amount.least_per_group, max_decoded // len(groups))
         decoded = sum(min(per_group, file.metadata.row_group(group).num_rows) for group in groups)
         keep = min(1.0, rate * file.metadata.num_rows / max(1, decoded))
         batches: list[pa.RecordBatch] = []

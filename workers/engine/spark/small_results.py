@@ -15,6 +15,7 @@ import logging
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -114,12 +115,12 @@ def is_small(plan: Node, sql: str, statistics: Statistics, schema: T.StructType)
         and rows * sum(_WIDTHS.get(each, 0) for each in types) <= MOST_BYTES
         and (not has_text or rows <= MOST_ROWS_OF_TEXT)
     )
-    return is_bounded or _has_few_groups(plan, types, statistics)
+    return is_bounded or _has_few_groups(plan, types, replace(statistics, guesses=True))
 
 
 def _has_few_groups(plan: Node, types: Sequence[type[T.DataType]], statistics: Statistics) -> bool:
-    """Whether the rows of `plan` are groups of a known estimate, and few, and a driver can also collect them if there
-    are many more. The estimate of other rows may be farther off: the keys of groups are in the sample.
+    """Whether the rows of `plan` are groups, by the estimate few, and a driver can also collect them if there are many
+    more. The estimate of other rows may be farther off.
     """
     while isinstance(plan, Project | Filter | Sort | Limit | WindowFunctions):
         plan = plan.input

@@ -30,6 +30,7 @@ from workers.engine.plan.nodes import Node, Scan
 from workers.engine.plan.traversal import walk_up
 from workers.engine.spark.avro_source import read_avro
 from workers.engine.spark.corrupt_records import CorruptRecords, without_corrupt
+from workers.engine.spark.logical_plans import load_files
 from workers.engine.spark.scan_cache import ScanCache
 
 _MAX_CHARACTERS = 1 << 17
@@ -120,6 +121,7 @@ class ScanReads:
         self._tables = tables
         self._cache = cache
         self._read: dict[tuple[str, tuple[Field, ...]], DataFrame] = {}
+        self._made: dict[Scan, DataFrame] = {}
         self._file_sets: dict[str, str | None] = {}
         self._thread: InheritableThread | None = None
 
@@ -146,7 +148,9 @@ class ScanReads:
     def _selected(self, scan: Scan) -> DataFrame:
         table, cache, key = self._tables[scan.table], self._cache, self._key(scan)
         if cache is None or key is None:
-            return _selected(self._frame(scan), scan)
+            if scan not in self._made:
+                self._made[scan] = _selected(self._frame(scan), scan)
+            return self._made[scan]
         files, fields = len(table.files.files), self._fields(scan)
 
         def make(session: SparkSession) -> DataFrame:
@@ -222,7 +226,7 @@ def _read_fields(session: SparkSession, fields: tuple[Field, ...], table: TableI
     if table.files.snapshot is not None or table.source.kind.is_text or all(_has_ddl(field.type) for field in fields):
         reader = reader.schema(ddl_of(fields))
     # Otherwise Spark reads the schema from the files: DDL has no names for some types of Parquet.
-    return reader.load(paths)
+    return load_files(session, reader, paths)
 
 
 def _reader(session: SparkSession, table: TableInput) -> DataFrameReader:
@@ -258,7 +262,8 @@ def _read_by_values(
         if table.source.format is TableFormat.AVRO:
             part = read_avro(session, [table.files.files[place] for place in places], ddl_of(in_files))
         else:
-            part = _reader(session, table).schema(ddl_of(in_files)).load([paths[place] for place in places])
+            reader = _reader(session, table).schema(ddl_of(in_files))
+            part = load_files(session, reader, [paths[place] for place in places])
         literals = {name: F.lit(value).cast(str(types[name])) for name, value in zip(names, values, strict=True)}
         columns = ((field.name, literals.get(field.name, F.col(quoted(field.name)))) for field in fields)
         parts.append(part.select(*(column.alias(name) for name, column in columns)))

@@ -16,7 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from service.contract.read_options import TableFormat
 from service.sql.expressions.nodes import columns_of as columns_of_expression
 from service.sql.expressions.scalar import Scalar
 from service.sql.types.data_types import DataType, TypeName
@@ -314,8 +316,15 @@ def _read(
     keys = all_keys if request.terms else request.key_columns
     in_conditions = {name for _, names in request.terms.values() for name in names.values()}
     partitions = partition_sample(table)
-    sample = sample_columns(table, keys | in_conditions, check, optional=in_conditions - keys, ranged=request.ranged)
     types = {field.name: field.type for field in table.schema.fields}
+    sample = sample_columns(
+        table,
+        keys | in_conditions,
+        check,
+        optional=in_conditions - keys,
+        ranged=request.ranged,
+        is_enough=lambda sample: _is_enough(sample, request, partitions, types),
+    )
     reads = FileReads(check)
     widths = decoded_widths(table.files.files, request.texts_to_measure(sample), reads)
     rows = _SampledRows(sample, partitions, types)
@@ -334,6 +343,53 @@ def _read(
     return known, tuple(dict.fromkeys((*sample.warnings, *reads.warnings())))
 
 
+def _is_enough(sample: Sample, request: _Request, partitions: pa.Table | None, types: Mapping[str, DataType]) -> bool:
+    """Whether a larger sample would hardly change the statistics: all keys have few values, which are in all parts of
+    the table or most of those in the range of their column, and all terms keep many rows.
+    """
+    columns = {} if sample.table is None else dict(zip(sample.table.column_names, sample.table.columns, strict=True))
+    if request.orders or not all(
+        _has_most_values(values, sample.ranges.get(name)) or _is_mixed(values) for name, values in columns.items()
+    ):
+        return False
+    rows = _SampledRows(sample, partitions, types)
+    sketches = [rows.sketch(key) for _, key in request.sketches.values()]
+    shares = [_kept(*pair, types, sample, partitions)[0] for pair in request.terms.values()]
+    return all(
+        sketch is not None and sketch.representative and _ROWS_PER_VALUE * sketch.distinct_keys <= sketch.sampled_rows
+        for sketch in sketches
+    ) and all(share is not None and share >= _LEAST_SHARE for share in shares)
+
+
+def _has_most_values(values: pa.ChunkedArray, found: ValueRange | None) -> bool:
+    """Whether a column of the sample has at least a quarter of the values that it can have by the footers, of which at
+    most 64 were read.
+    """
+    return found is not None and found.high - found.low < _VALUES_OF_RANGE * len(values.unique())
+
+
+_VALUES_OF_RANGE = 4
+
+
+def _is_mixed(values: pa.ChunkedArray) -> bool:
+    """Whether almost all values of each half of the rows are in the other half too."""
+    half = len(values) // 2
+    halves = values.slice(0, half), values.slice(half)
+    try:
+        shares = (
+            pc.mean(pc.is_in(one, other.unique()).cast(pa.int8())).as_py()
+            for one, other in (halves, tuple(reversed(halves)))
+        )
+        return all(share is None or share >= _MIXED_SHARE for share in shares)
+    except pa.ArrowException:
+        return False
+
+
+_MIXED_SHARE = 0.9
+_ROWS_PER_VALUE = 100
+_LEAST_SHARE = 0.05
+
+
 def sample_columns(
     table: TableInput,
     columns: Collection[str],
@@ -341,18 +397,22 @@ def sample_columns(
     *,
     optional: Collection[str] = (),
     ranged: Collection[str] = (),
+    is_enough: Callable[[Sample], bool] | None = None,
 ) -> Sample:
     """Returns a sample of columns of a table's files, and the estimated number of all rows.
 
-    `optional` and `ranged` apply to Parquet only, and are as in `sample_parquet`. `check` is as in `gather_statistics`.
-    Raises what pyarrow raises for files that it cannot read.
+    `optional` and `ranged` apply to Parquet only, and are as in `sample_parquet`; `is_enough` applies to Parquet and
+    ORC. `check` is as in `gather_statistics`. Raises what pyarrow raises for files that it cannot read.
     """
     names = table.data_schema.names
     ordered = [name for name in names if name in columns]
     if table.source.kind.is_parquet:
-        return sample_parquet(table.files.files, table.files.bytes, ordered, optional, ranged, check)
+        return sample_parquet(table.files.files, table.files.bytes, ordered, optional, ranged, check, is_enough)
     if table.source.kind in BINARY_SAMPLERS:
-        return sample_rows(BINARY_SAMPLERS[table.source.kind], table.files.files, table.files.bytes, ordered, check)
+        # Avro has no footer with the number of rows: they are counted where rows are read.
+        of_few = is_enough if table.source.kind is TableFormat.ORC else None
+        sampler = BINARY_SAMPLERS[table.source.kind]
+        return sample_rows(sampler, table.files.files, table.files.bytes, ordered, check, of_few)
     return sample_text(table.source, table.files.files, table.files.bytes, names, ordered, check)
 
 

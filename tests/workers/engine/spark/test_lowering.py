@@ -37,7 +37,7 @@ from workers.engine.plan.nodes import (
     output_of,
     window_type,
 )
-from workers.engine.spark.lowering import lower, physical_plan
+from workers.engine.spark.lowering import lower, physical_plan, with_texts_of_intervals
 
 pytestmark = pytest.mark.spark
 
@@ -274,3 +274,14 @@ def test_the_window_alone_has_the_watermark(spark: SparkSession) -> None:
     schema = lower(Windows(Watermark(EVENTS, TIME, 7000), TIME, 60_000, 60_000, "$w"), scans).schema
     assert schema["$w"].metadata["spark.watermarkDelayMs"] == 7000
     assert "spark.watermarkDelayMs" not in schema["e.t"].metadata
+
+
+def test_results_have_the_texts_of_intervals(spark: SparkSession) -> None:
+    day, month = "INTERVAL '4' DAY", "INTERVAL '3' MONTH"
+    frame = with_texts_of_intervals(
+        spark.sql(f"SELECT 1 AS id, {day} AS `a.b`, {month} AS m, array({day}) AS l, named_struct('x', {month}) AS s")
+    )
+    assert frame.schema.simpleString() == "struct<id:int,a.b:string,m:string,l:array<string>,s:struct<x:string>>"
+    assert [tuple(row) for row in frame.collect()] == [(1, day, month, [day], (month,))]
+    plain = spark.sql("SELECT 1 AS id")
+    assert with_texts_of_intervals(plain) is plain

@@ -19,6 +19,7 @@ from service.data.orc_files import first_rows
 from workers.engine.spark import avro_source
 from workers.engine.spark.avro_source import read_avro
 from workers.engine.spark.row_sampling import BINARY_SAMPLERS, FileSample, sample_rows
+from workers.engine.spark.sampling import Sample
 
 
 class CountingFile(io.FileIO):
@@ -112,7 +113,7 @@ def test_a_sample_ends_within_a_large_block(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert sample.table is not None
-    assert (sample.rows, sample.rows_are_exact, sample.table.num_rows) == (1_000_000, False, 16_384)
+    assert (sample.rows, sample.rows_are_exact, sample.table.num_rows) == (1_000_000, False, 4_096)
     assert peak < 32 << 20
 
 
@@ -131,3 +132,41 @@ def test_files_are_divided_among_tasks(spark: Any, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(avro_source, "_MAX_TASKS", 2)
     two = read_avro(spark, files, "v BOOLEAN").rdd.mapPartitions(lambda rows: [len(list(rows))]).collect()
     assert two == [6, 15]
+
+
+def test_rows_of_few_orc_files_are_enough_for_few_values(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.orc" for number in range(8)]
+    for number, file in enumerate(files):
+        values = random.Random(number).randbytes(700_000)
+        orc.write_table(pa.table({"v": pa.array(values, pa.uint8()).cast(pa.int32())}), str(file))
+    size = sum(file.stat().st_size for file in files)
+    asked: list[int] = []
+
+    def is_enough(sample: Sample) -> bool:
+        assert sample.table is not None
+        asked.append(sample.table.num_rows)
+        return len(asked) == 1
+
+    sampler = BINARY_SAMPLERS[TableFormat.ORC]
+    for rows in (3, 8):
+        sample = sample_rows(sampler, files, size, ["v"], is_enough=is_enough)
+        assert (sample.rows, sample.rows_are_exact) == (8 * 700_000, True)
+        assert sample.table is not None
+        assert sample.table.num_rows == rows * 16_384
+    assert asked == [3 * 16_384] * 2
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "bzip2"])
+def test_only_the_beginning_of_a_large_avro_block_is_decoded(tmp_path: Path, codec: str) -> None:
+    path = tmp_path / "t.avro"
+    schema = {"type": "record", "name": "r", "fields": [{"name": "v", "type": "string"}]}
+    texts = random.Random(1)
+    rows = [{"v": texts.randbytes(600).hex()} for _ in range(10_000)]
+    with path.open("wb") as file:
+        fastavro.writer(file, schema, rows, sync_interval=1 << 30, codec=codec)
+    sample = BINARY_SAMPLERS[TableFormat.AVRO](path, ["v"])
+    assert sample.table is not None
+    assert (sample.rows, sample.bytes) == (10_000, path.stat().st_size)
+    assert 1_500 <= sample.table.num_rows < 1_800
+    assert sample.table.column("v").to_pylist() == [row["v"] for row in rows[: sample.table.num_rows]]
+    assert not sample.is_whole

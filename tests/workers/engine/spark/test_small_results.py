@@ -55,8 +55,22 @@ def grouped(rows: int, groups: int, width: int = 1) -> Statistics:
 
 KEY = Field("t.n", BIGINT)
 GROUPS = Aggregate(Scan("t", "t", ((KEY, "n"),)), (Named(column(KEY.name, KEY.type), "n"),), ())
+OTHER = Field("t.m", BIGINT)
+PAIRS = Aggregate(
+    Scan("t", "t", ((KEY, "n"), (OTHER, "m"))),
+    (Named(column(KEY.name, KEY.type), "n"), Named(column(OTHER.name, OTHER.type), "m")),
+    (),
+)
 KEEPS = scalar("`n` > 3", BOOLEAN)
 PADDED = Named(scalar("rpad(`t.s`, 100000000, 'x')", STRING), "s")
+
+
+def singly_known(rows: int, values: int) -> Statistics:
+    """Statistics by which each key of `PAIRS` has so many values. How many pairs there are is not known."""
+    keys: dict[tuple[str, ...], KeySketch] = {
+        (name,): KeySketch("t", (name,), 64_000, values, 0.0, ()) for name in (KEY.name, OTHER.name)
+    }
+    return Statistics({"t": TableSize("t", 1, rows, rows, True)}, keys, 2)
 
 
 def joined(kind: JoinKind, rows: int = 9) -> Join:
@@ -79,6 +93,8 @@ def fields(table: pa.Table) -> list[pa.Field]:
         pytest.param(GROUPS, grouped(10**6, 1_000), NUMBERS, True, id="few groups"),
         pytest.param(Filter(GROUPS, KEEPS), grouped(10**6, 1_000), TEXTS, True, id="few groups with texts"),
         pytest.param(GROUPS, grouped(10**6, 1_000, width=10_000), TEXTS, False, id="few groups with long texts"),
+        pytest.param(PAIRS, singly_known(10**6, 30), NUMBERS, True, id="few groups by a guess"),
+        pytest.param(PAIRS, singly_known(10**6, 3_000), NUMBERS, False, id="many groups by a guess"),
         pytest.param(GROUPS, grouped(10**6, MOST_GROUPS + 1), NUMBERS, False, id="many groups"),
         pytest.param(GROUPS, grouped(10**8, 1_000), NUMBERS, False, id="groups that may be many"),
         pytest.param(Join(GROUPS, SCAN, JoinKind.LEFT, ()), grouped(10**6, 9), NUMBERS, False, id="joined groups"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date
 from typing import NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -25,7 +26,7 @@ from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.engine.spark.table_statistics import Texts, gather_statistics, sizes_only
 from workers.engine.statistics.hot_keys import HOT_KEYS
-from workers.engine.statistics.model import Statistics
+from workers.engine.statistics.model import KeySketch, Statistics
 
 Tables = Callable[..., TableInput]
 Scans = Callable[..., Scan]
@@ -70,6 +71,33 @@ def test_sketches_of_a_skewed_table(parquet_table: Tables, scan_of: Scans) -> No
     city = statistics.keys[("o.city",)]
     assert city.null_share == pytest.approx(0.1, abs=0.01)
     assert "NULL" in {key.value for key in city.hot_keys}
+
+
+def test_few_rows_of_a_large_table_are_enough_for_keys_with_few_values(parquet_table: Tables, scan_of: Scans) -> None:
+    rows = 2_400_000
+    numbers = pa.array(range(rows))
+    texts = pa.array([f"t{number}" for number in range(50_000)]).take(pc.bit_wise_and(numbers, 32_767))
+    few = pa.array(range(7)).take(pa.array([number % 7 for number in range(rows)]))
+    table = parquet_table(pa.table({"few": few, "many": numbers, "texts": texts}), files=4, group_rows=100_000)
+
+    def sketch(column: str) -> KeySketch:
+        return gather_statistics([(f"o.{column}",)], [scan_of(table, "o")], {"t": table}, 2).keys[f"o.{column}",]
+
+    assert (sketch("few").distinct_keys, len(sketch("few").hot_keys)) == (7, 7)
+    assert sketch("few").sampled_rows < 80_000
+    assert sketch("many").sampled_rows > 120_000
+    assert sketch("texts").sampled_rows > 120_000
+    assert sketch("texts").distinct_keys == pytest.approx(32_768, rel=0.1)
+
+
+def test_few_rows_are_not_enough_for_values_of_one_part_of_a_table(parquet_table: Tables, scan_of: Scans) -> None:
+    rows, group_rows = 2_400_000, 3_000
+    place = np.arange(rows)
+    values = pa.array([f"v{number}" for number in range(rows // group_rows * 5)])
+    keys = values.take(pa.array(place // group_rows * 5 + place % 5))
+    table = parquet_table(pa.table({"key": keys}), files=4, group_rows=group_rows)
+    sketch = gather_statistics([("o.key",)], [scan_of(table, "o")], {"t": table}, 2).keys["o.key",]
+    assert sketch.sampled_rows > 120_000
 
 
 def test_null_and_the_text_null_are_two_keys(parquet_table: Tables, scan_of: Scans) -> None:
