@@ -10,8 +10,8 @@ stage slower. Sparklens simulates Spark applications on other clusters in the sa
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import fsum, isclose
 from typing import Any
 
@@ -48,6 +48,10 @@ MAX_SCHEDULED_TASKS = 100_000
 or the slowest task, whichever is longer: with that many tasks the order hardly matters.
 """
 _COMPLETE = "COMPLETE"
+_MEASURING_MS = 5_000
+"""How long after a job's end its worker may be measuring the run."""
+_LONGEST_WAIT_SECONDS = 2.0
+_POLL_SECONDS = 0.01
 
 
 def require_comparable(session: Session, tenant: str, job_id: str | None) -> None:
@@ -191,46 +195,33 @@ def get_metrics(database: Database, tenant: str, job_id: str, slots: int | None 
     `slots` is the number of slots for the simulated saving of even tasks, by default those that the job ran on. Raises
     JobNotFoundError and MetricsNotReadyError.
     """
-    with database.read() as session:
-        row = require_job(session, tenant, job_id, with_spec=True)
-        plan = publication.latest_plan(session, row.id)
-        if plan is None or plan.skew is None or plan.execution_ms is None:
-            raise MetricsNotReadyError(_reason(row.status, Mode(row.mode)))
-        # A worker of a newer version may store more fields.
-        stages = tuple(
-            StageMetrics.model_validate(stage.metrics, extra="ignore")
-            for stage in publication.stage_metrics(session, row.id, plan.fence)
-        )
-        figures = None if plan.figures is None else RunFigures.model_validate(plan.figures, extra="ignore")
-        comparison = compare(session, row, plan)
-        stored_metrics = _StoredMetrics(
-            skew=SkewReport.model_validate(plan.skew, extra="ignore"),
-            estimates=_estimates(plan.estimates),
-            planning_ms=plan.planning_ms,
-            execution_ms=plan.execution_ms,
-            result_rows=row.result_rows,
-            result_bytes=row.result_bytes,
-        )
-    return _report(stages, figures, comparison, stored_metrics, slots)
+    deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
+    while True:
+        with database.read() as session:
+            row = require_job(session, tenant, job_id, with_spec=True)
+            plan = publication.latest_plan(session, row.id)
+            if plan is not None and plan.skew is not None and plan.execution_ms is not None:
+                return _report(session, row, plan, slots)
+            reason = _reason(row.status, Mode(row.mode))
+            may_follow = _may_be_measuring(row, database.now(session))
+        if not may_follow or time.monotonic() >= deadline:
+            raise MetricsNotReadyError(reason)
+        time.sleep(_POLL_SECONDS)
 
 
-@dataclass(frozen=True)
-class _StoredMetrics:
-    skew: SkewReport
-    estimates: EstimateReport | None
-    planning_ms: int
-    execution_ms: int
-    result_rows: int | None
-    result_bytes: int | None
+def _may_be_measuring(row: JobRow, now: int) -> bool:
+    """Whether a worker may still be measuring the run of the job."""
+    has_succeeded = row.status == JobStatus.SUCCEEDED.value and not Mode(row.mode).is_streaming
+    return has_succeeded and row.finished_at is not None and now < row.finished_at + _MEASURING_MS
 
 
-def _report(
-    stages: tuple[StageMetrics, ...],
-    figures: RunFigures | None,
-    comparison: Comparison | None,
-    stored_metrics: _StoredMetrics,
-    slots: int | None,
-) -> MetricsReport:
+def _report(session: Session, row: JobRow, plan: PlanRow, slots: int | None) -> MetricsReport:
+    # A worker of a newer version may store more fields.
+    stages = tuple(
+        StageMetrics.model_validate(stage.metrics, extra="ignore")
+        for stage in publication.stage_metrics(session, row.id, plan.fence)
+    )
+    figures = None if plan.figures is None else RunFigures.model_validate(plan.figures, extra="ignore")
     run_slots = None if figures is None else figures.slots
     at = run_slots if slots is None else slots
     run_by = OperatorReport() if figures is None else figures.run_by
@@ -239,24 +230,20 @@ def _report(
         operators=run_by.operators,
         operators_truncated=run_by.is_cut,
         nodes=run_by.nodes,
-        skew=stored_metrics.skew,
-        estimates=stored_metrics.estimates,
+        skew=SkewReport.model_validate(plan.skew, extra="ignore"),
+        estimates=None if plan.estimates is None else EstimateReport.model_validate(plan.estimates, extra="ignore"),
         slots=run_slots,
         savings=SavingsReport(
             simulated=None if at is None else simulate(stages, at),
             estimated=() if figures is None else figures.estimated,
         ),
-        comparison=comparison,
-        planning_ms=stored_metrics.planning_ms,
-        execution_ms=stored_metrics.execution_ms,
-        result_rows=stored_metrics.result_rows,
-        result_bytes=stored_metrics.result_bytes,
+        comparison=compare(session, row, plan),
+        planning_ms=plan.planning_ms,
+        execution_ms=plan.execution_ms,
+        result_rows=row.result_rows,
+        result_bytes=row.result_bytes,
         corrupt_records={} if figures is None else figures.corrupt_records,
     )
-
-
-def _estimates(stored: dict[str, Any] | None) -> EstimateReport | None:
-    return None if stored is None else EstimateReport.model_validate(stored, extra="ignore")
 
 
 def _reason(status: str, mode: Mode) -> str:

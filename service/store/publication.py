@@ -256,6 +256,14 @@ def release_due_retries(session: Session, now: int, at_most: int) -> list[tuple[
     return [(job_id, queue) for job_id, queue in released]
 
 
+def add_metrics(session: Session, held: Claim, metrics: AttemptMetrics) -> None:
+    """Stores what was measured after the attempt had ended its job with its run time only. Changes nothing if the job
+    has been deleted, or restarted.
+    """
+    if is_published(session, held, JobStatus.SUCCEEDED):
+        _save_metrics(session, held, metrics)
+
+
 def _save_metrics(session: Session, held: Claim, metrics: AttemptMetrics) -> None:
     session.execute(
         update(PlanRow)

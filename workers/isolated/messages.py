@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from service.store.attempts import Claim
 from service.store.publication import Ending
-from workers.jobs.outcome import HandBack, LeaseLost, Verdict
+from workers.jobs.outcome import HandBack, LeaseLost, Success, Verdict
 
 ALIVE_SECONDS = 1.0
 """How often the process says that it is alive."""
@@ -45,6 +45,8 @@ def message_of(verdict: Verdict) -> Message:
     match verdict:
         case Ending():
             return Message(ending=verdict)
+        case Success():
+            return Message(ending=verdict.measured())
         case HandBack():
             return Message(hand_back=verdict)
         case LeaseLost():

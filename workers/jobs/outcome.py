@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,7 +20,7 @@ from service.contract import problems
 from service.contract.enums import AttemptStatus, JobStatus
 from service.contract.problems import Problem, SpecError, problem_of_spec_error
 from service.data.roots import StoreUnavailableError
-from service.store.publication import Ending
+from service.store.publication import AttemptMetrics, Ending
 from service.store.session import fault_of
 from service.store.streaming_state import StreamStopReason
 from workers.driver.driver import Driver
@@ -53,7 +53,21 @@ class StreamStop:
     error: Problem | None = None
 
 
-Verdict = Ending | HandBack | LeaseLost | StreamStop
+@dataclass(frozen=True)
+class Success:
+    """The job ends as `ending` says. `measure` returns the metrics of its run, which are stored after the end, so that
+    clients need not wait for them. Its metrics until then are the run time and the progress.
+    """
+
+    ending: Ending
+    measure: Callable[[], AttemptMetrics]
+
+    def measured(self) -> Ending:
+        """Returns the end with all metrics."""
+        return replace(self.ending, metrics=self.measure())
+
+
+Verdict = Ending | Success | HandBack | LeaseLost | StreamStop
 """What happens to the job of an attempt."""
 
 

@@ -42,6 +42,18 @@ _ADVICE_SECONDS = 1.0
 """The budget to plan the query again with other settings, for all of them together. The end of the job waits for it."""
 
 
+def first_metrics(monitor: SparkMonitor, tag: str, execution_ms: int) -> AttemptMetrics:
+    """Returns the metrics that are stored with the end of a run: its time, and the final progress of the Spark jobs
+    that have `tag`.
+    """
+    progress = None
+    try:
+        progress = monitor.final_progress(tag)
+    except Exception:  # noqa: BLE001 - an error of the metrics must not lose the result
+        _log.warning("progress_missing", exc_info=True)
+    return AttemptMetrics(execution_ms, (), None, progress)
+
+
 def measure(
     monitor: SparkMonitor,
     tag: str,

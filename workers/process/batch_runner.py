@@ -32,10 +32,10 @@ from workers.engine.spark.sources import TableInput
 from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.jobs.attempt import Attempt, StopReason
 from workers.jobs.claims import retry_attempt_write
-from workers.jobs.outcome import LeaseLost, Verdict, verdict_of
+from workers.jobs.outcome import LeaseLost, Success, Verdict, verdict_of
 from workers.jobs.planning import PlannedJob, PlanningThreads, labelled, plan_batch_job, same_files
 from workers.jobs.results import relative_path
-from workers.jobs.run_metrics import measure
+from workers.jobs.run_metrics import first_metrics, measure
 
 _log = structlog.get_logger(__name__)
 
@@ -166,10 +166,15 @@ class BatchRunner:
             metrics = self._measure(attempt, driver, run, written)
             return Ending(JobStatus.FAILED, problems.result_too_large(), metrics=metrics)
         # A complete result is published even if the attempt was stopped meanwhile.
-        return Ending(
+        execution_ms = self._ended(run)
+        ending = Ending(
             JobStatus.SUCCEEDED,
             result=PublishedResult(relative_path(attempt.claim, run.number), written.rows, written.bytes),
-            metrics=self._measure(attempt, driver, run, written),
+            metrics=first_metrics(driver.monitor, attempt.run_tag, execution_ms),
+        )
+        return Success(
+            ending,
+            partial(measure, driver.monitor, attempt.run_tag, run.planned, run.tables, execution_ms, run.late, written),
         )
 
     def _written(self, attempt: Attempt, engine: Engine, run: _Run) -> WrittenResult:
@@ -204,6 +209,11 @@ class BatchRunner:
     def _measure(
         self, attempt: Attempt, driver: Driver, run: _Run, written: WrittenResult | None = None
     ) -> AttemptMetrics:
+        execution_ms = self._ended(run)
+        return measure(driver.monitor, attempt.run_tag, run.planned, run.tables, execution_ms, run.late, written)
+
+    def _ended(self, run: _Run) -> int:
+        """Records the time of the run, and returns it in milliseconds."""
         execution_ms = round((self._clock() - run.started) * 1000)
         self._durations.executed(execution_ms)
-        return measure(driver.monitor, attempt.run_tag, run.planned, run.tables, execution_ms, run.late, written)
+        return execution_ms

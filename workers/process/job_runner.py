@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import structlog
 from sqlalchemy import ColumnElement, or_
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.config.settings import Settings
@@ -18,7 +19,7 @@ from service.contract.job import JobSpec
 from service.store import accounts, jobs, streaming_jobs
 from service.store.accounts import Quota
 from service.store.attempts import Claim, is_true_for
-from service.store.publication import Ending, publish_or_retry
+from service.store.publication import AttemptMetrics, Ending, add_metrics, publish_or_retry
 from service.store.session import Database, fault_of
 from service.store.streaming_state import StreamStopReason
 from workers.driver.driver import Driver, DriverSource
@@ -26,7 +27,7 @@ from workers.engine.spark.statistics_cache import StatisticsCache
 from workers.isolated.driver_processes import DriverProcesses
 from workers.jobs.attempt import Attempt, RunningAttempts, StopReason
 from workers.jobs.claims import ExplanationSlots, Suspects, claim_job, hand_back_job, retry_on_database_fault
-from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict, verdict_of
+from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Success, Verdict, verdict_of
 from workers.jobs.planning import PlanningThreads, TooManyPlanningsError
 from workers.jobs.results import remove_attempt, remove_older_attempts
 from workers.jobs.slots import IsolatedSlots, JobSlots
@@ -213,6 +214,9 @@ class JobRunner:
             self.hand_back(claim, verdict)
         elif isinstance(verdict, StreamStop):
             self._stop_stream(claim, verdict)
+        elif isinstance(verdict, Success):
+            self._publish(claim, verdict.ending)
+            self._add_metrics(claim, verdict.measure())
         else:
             self._publish(claim, verdict)
 
@@ -281,6 +285,14 @@ class JobRunner:
                 code=None if ending.error is None else ending.error.code,
                 rows=None if ending.result is None else ending.result.rows,
             )
+
+    def _add_metrics(self, claim: Claim, metrics: AttemptMetrics) -> None:
+        try:
+            with self._database.write() as session:
+                add_metrics(session, claim, metrics)
+        except SQLAlchemyError:
+            # The job has succeeded without them.
+            _log.warning("metrics_not_stored", exc_info=True)
 
     def _publish_with_retries(self, claim: Claim, ending: Ending, *, last: bool = False) -> JobStatus | None:
         """Publishes the end, with retries for a minute while the database is unavailable."""

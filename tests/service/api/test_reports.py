@@ -34,8 +34,8 @@ from service.contract.reports import (
 )
 from service.store import workers
 from service.store.attempts import Claim
-from service.store.publication import AttemptMetrics, Ending
-from service.store.tables import JobRow, PlanRow
+from service.store.publication import AttemptMetrics, Ending, add_metrics
+from service.store.tables import JobRow, PlanRow, StageMetricsRow
 from service.store.workers import WorkerFacts
 from tests.support import lifecycle
 from tests.support.api import Api, refused
@@ -119,6 +119,31 @@ class TestMetrics:
         lifecycle.plan(api.database, lifecycle.claim(api.database, job_id))
         answer = api.client.get(f"/v1/jobs/{job_id}/metrics")
         refused(answer, 404, "metrics_not_ready")
+
+    @pytest.mark.both_databases
+    def test_a_request_waits_for_metrics_that_follow_the_end(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        held = lifecycle.claim(api.database, job_id)
+        lifecycle.plan(api.database, held)
+        ended = AttemptMetrics(1010, (), None, lifecycle.DONE)
+        lifecycle.end(api.database, held, Ending(JobStatus.SUCCEEDED, metrics=ended))
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(api.client.get, f"/v1/jobs/{job_id}/metrics")
+            time.sleep(0.1)
+            with api.database.write() as session:
+                add_metrics(session, held, timed(1010, FIGURES))
+            answer = asking.result(timeout=10)
+        assert (answer.status_code, answer.json()["slots"], len(answer.json()["stages"])) == (200, 5, 1)
+
+    def test_metrics_of_a_deleted_job_are_not_stored(self, api: Api) -> None:
+        job_id = lifecycle.insert(api.database)
+        held = lifecycle.claim(api.database, job_id)
+        lifecycle.plan(api.database, held)
+        lifecycle.end(api.database, held, Ending(JobStatus.SUCCEEDED))
+        api.client.delete(f"/v1/jobs/{job_id}").raise_for_status()
+        with api.database.write() as session:
+            add_metrics(session, held, timed(1010))
+            assert session.scalars(select(StageMetricsRow)).all() == []
 
     def test_the_error_says_why_there_are_none(self, api: Api, subtests: pytest.Subtests) -> None:
         cases: list[tuple[JobStatus, str]] = [

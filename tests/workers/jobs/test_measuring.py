@@ -63,6 +63,29 @@ def test_a_job_keeps_its_result_where_its_skew_report_fails(bench: Bench, monkey
     assert [log["log_level"] for log in logs if log["event"] == "metrics_missing"] == ["warning"]
 
 
+def test_the_end_is_published_before_the_run_is_measured(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = bench.driver.monitor.outcome
+    before: list[tuple[str, Any, int | None, Any]] = []
+
+    def observed(tag: str) -> tuple[tuple[StageMetrics, ...], Progress]:
+        with bench.database.read() as session:
+            plan = session.scalars(select(PlanRow)).one()
+            before.append((bench.job(job_id).status, bench.job(job_id).progress, plan.execution_ms, plan.skew))
+        return outcome(tag)
+
+    monkeypatch.setattr(bench.driver.monitor, "outcome", observed)
+    job_id = bench.submit(JOB)
+    bench.runner.run(job_id)
+    ((status, progress, execution_ms, skew),) = before
+    assert (status, skew) == ("SUCCEEDED", None)
+    assert progress["tasks_done"] == progress["tasks_total"] > 0
+    with bench.database.read() as session:
+        plan = session.scalars(select(PlanRow)).one()
+        assert session.scalars(select(StageMetricsRow)).all()
+    assert (plan.skew is None, plan.execution_ms) == (False, execution_ms)
+    assert bench.job(job_id).progress == progress
+
+
 def test_a_long_text_of_an_operator_is_cut(bench: Bench) -> None:
     columns = ", ".join(f"SUM(o.uid + {number}) AS a_rather_long_name_{number}" for number in range(60))
     job_id = bench.submit({**JOB, "sql": f"SELECT {columns} FROM orders o"})

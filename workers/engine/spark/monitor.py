@@ -76,6 +76,10 @@ class SparkMonitor:
         """Returns the progress of the jobs with `tag`. The totals exclude stages that are skipped or not started."""
         return self._progress(self._jobs(tag))
 
+    def final_progress(self, tag: str) -> Progress:
+        """As `progress`, after the jobs have ended. Waits as `outcome` does."""
+        return self._progress(self._settled_jobs(tag))
+
     def outcome(self, tag: str) -> tuple[tuple[StageMetrics, ...], Progress]:
         """Returns all stage attempts of the jobs with `tag`, in order of their ids, and the progress of these jobs.
 
