@@ -34,7 +34,7 @@ def known(plan: Node, rows: int, groups: int) -> Statistics:
     )
 
 
-def planned(sql: str, rows: int = 1_000_000, groups: int = 100) -> Plan:
+def planned(sql: str, rows: int = 30_000_000, groups: int = 100) -> Plan:
     query = compiled(TABLES, sql)
     return plan_query(query, known(build(query), rows, groups), JobSettings())
 
@@ -75,7 +75,7 @@ def test_shared_subqueries(sql: str, shared: list[int]) -> None:
     assert len(said) == (1 if shared else 0)
 
 
-@pytest.mark.parametrize(("rows", "groups"), [(50_000, 100), (1_000_000, 900_000)])
+@pytest.mark.parametrize(("rows", "groups"), [(5_000_000, 100), (30_000_000, 29_000_000)])
 def test_small_inputs_and_large_outputs_are_not_shared(rows: int, groups: int) -> None:
     assert not numbers(planned(TWICE, rows, groups))
 
@@ -94,7 +94,7 @@ def test_uses_have_equal_inputs_and_their_own_names() -> None:
     (trace,) = (trace for trace in plan.trace if trace.rule == SUBQUERIES)
     assert trace.outcome is RuleOutcome.FIRED
     assert trace.reason == (
-        "a and b are 2 uses of one subquery, which is computed once: of 2,000,000 rows it emits about 100, which are "
+        "a and b are 2 uses of one subquery, which is computed once: of 60,000,000 rows it emits about 100, which are "
         "kept until the job ends."
     )
 
