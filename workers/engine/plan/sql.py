@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from service.contract.query import NullsOrder
-from service.sql.expressions.scalar import Scalar, quoted
+from service.contract.query import JoinKind, NullsOrder
+from service.sql.expressions.scalar import Scalar, quoted, string_literal
 from service.sql.joins import Side
 from service.sql.types.data_types import TypeName
 from workers.engine.plan.expressions import fresh_name, generator_sql, join_condition, values_sql
@@ -260,6 +260,8 @@ class _Writer:
                 return replace(select, limit=node.count, offset=node.offset)
 
     def _join(self, node: Join, number: int, left: _Select, right: _Select) -> _Select:
+        if self._relation_of is not None and _joins_one_row(node):
+            return self._with_value(node, number, left, right)
         # Both become steps before the text uses their names.
         one, other = self._name(left), self._name(right)
         sides = self._source(left, one), self._source(right, other)
@@ -277,6 +279,25 @@ class _Writer:
             hint = f"{name}({one if side is Side.LEFT else other})"
         return _Select("join", number, source, hint=hint)
 
+    def _with_value(self, node: Join, number: int, left: _Select, right: _Select) -> _Select:
+        """Returns a join with one row as subqueries in SELECT that have the row's columns. Spark computes it before the
+        query, and moves conditions on it below other joins, which it does not if it joins the row.
+        """
+        columns = [quoted(field.name) for field in output_of(node.right)]
+        own = [quoted(field.name) for field in output_of(node.left)]
+        source = self._step(left)
+        if len(columns) == 1:
+            items = [f"(SELECT {columns[0]} FROM {self._step(right)}) AS {columns[0]}"]  # noqa: S608 - from trees
+        else:
+            row = ", ".join(f"{string_literal(str(place))}, {name}" for place, name in enumerate(columns))
+            value = f"(SELECT named_struct({row}) FROM {self._step(right)})"  # noqa: S608 - from trees
+            whole = quoted(fresh_name("$row", frozenset(field.name for field in output_of(node))))
+            source = self._source(_Select("", number, source, columns=(*own, f"{value} AS {whole}")), f"row_{number}")
+            items = [f"{whole}.{quoted(str(place))} AS {name}" for place, name in enumerate(columns)]
+        select = _Select("join", number, source, columns=(*own, *items))
+        condition = join_condition(node)
+        return replace(self._over(select, number, False), operator="join", where=condition) if condition else select
+
     def _over(self, below: _Select, number: int, fits: bool) -> _Select:
         """Returns `below` itself if the node `fits` into it, otherwise a SELECT over it."""
         return below if fits else _Select("", number, self._step(below))
@@ -293,6 +314,22 @@ class _Writer:
             return f"(\n{select.text()}\n) AS {name}"
         self.definitions.append(f"{name} AS (\n{_indented(select.text())}\n)")
         return name
+
+
+def _joins_one_row(node: Join) -> bool:
+    """Whether the right side has exactly one row, of which the left side gets the columns."""
+    one = node.right
+    while isinstance(one, Project | Shared):
+        one = one.input
+    return (
+        node.kind in {JoinKind.INNER, JoinKind.CROSS}
+        and node.strategy.hint is None
+        and node.within is None
+        and isinstance(one, Aggregate)
+        and not one.keys
+        and not one.grouping_sets
+        and bool(output_of(node.right))
+    )
 
 
 def _relation(node: Node, name: str, number: int) -> _Select:

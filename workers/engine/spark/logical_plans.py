@@ -27,7 +27,7 @@ def frame_of_sql(session: SparkSession, sql: str, inputs: Mapping[str, DataFrame
         relation = parser.parsePlan(f"TABLE {name}")
         plans = plans.updated(relation, analysed_plan(frame))
     plan = parser.parsePlan(sql)
-    return frame_of_plan(session, plan.transformUp(plans) if inputs else plan)
+    return frame_of_plan(session, plan.transformUpWithSubqueries(plans) if inputs else plan)
 
 
 def analysed_plan(frame: DataFrame) -> Any:

@@ -379,8 +379,9 @@ class _Unnesting:
         if isinstance(query, exp.Select) and trees.is_one_row(query):
             return self._one_row(query, node, 1)[0]
         counted = trees.counted(query, self._nested.alias(), "MIN")
-        rows, found = self._one_row(counted, node, 2)
-        return only_row(rows, found)
+        # In the subquery, so that conditions on the value cannot fail, and are moved below joins.
+        counted.set("expressions", [only_row(*(item.unalias() for item in counted.expressions))])
+        return self._one_row(counted, node, 1)[0]
 
     def _value_by_key(self, query: exp.Expr, correlated: Correlated, node: exp.Expr) -> exp.Expr:
         if not isinstance(query, exp.Select):
