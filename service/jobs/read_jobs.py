@@ -54,7 +54,7 @@ EVENTS_PAGE_SIZE = 200
 
 _PAUSE_SHARE, _QUICK_PAUSE_SHARE = 0.1, 0.02
 """The pause between two polls, as a share of the time that the newest request has waited. The second is for SQLite,
-which tells without a query whether anything was written.
+which shows without a query whether anything was written.
 """
 
 _LONGEST_WITHOUT_QUERY = 5.0

@@ -77,8 +77,13 @@ class SparkMonitor:
         return self._progress(self._jobs(tag))
 
     def final_progress(self, tag: str) -> Progress:
-        """As `progress`, after the jobs have ended. Waits as `outcome` does."""
-        return self._progress(self._settled_jobs(tag))
+        """As `progress`, after all jobs have succeeded. Waits as `outcome` does."""
+        jobs = self._settled_jobs(tag)
+        found = self._progress(jobs)
+        if any(job.is_running for job in jobs):
+            # The listener bus is late.
+            return found.model_copy(update={"stages_done": found.stages_total, "tasks_done": found.tasks_total})
+        return found
 
     def outcome(self, tag: str) -> tuple[tuple[StageMetrics, ...], Progress]:
         """Returns all stage attempts of the jobs with `tag`, in order of their ids, and the progress of these jobs.
