@@ -74,14 +74,14 @@ def get_plan(job_id: JobId, services: ServicesDep, tenant: ReaderTenant, known_t
     summary="Read a job's metrics",
     responses={**_WITH_ETAG, **problems(JobNotFoundError, MetricsNotReadyError)},
 )
-def get_metrics(
+async def get_metrics(
     job_id: JobId, services: ServicesDep, tenant: ReaderTenant, known_tags: KnownTags, slots: _Slots = None
 ) -> Response:
     """Returns task quantiles of each stage, metrics of Spark's operators, the skew report and the savings.
 
-    404 until the job has run.
+    404 until the job has run. Waits for some seconds while the run is being measured.
     """
-    return report_response(read_metrics(services.database, tenant, job_id, slots), known_tags)
+    return report_response(await read_metrics(services.database, tenant, job_id, slots), known_tags)
 
 
 @router.post("/explain", summary="Explain a job", responses=_PLANNING_PROBLEMS)

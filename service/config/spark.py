@@ -232,6 +232,7 @@ FIXED = {
     "spark.sql.orderByOrdinal": _MEANING,
     "spark.sql.caseSensitive": "names in jobs are checked without regard to case",
     "spark.sql.adaptive.enabled": "the cost model assumes it",
+    "spark.sql.subquery.maxThreadThreshold": "all jobs of a driver share these threads",
     "spark.sql.shuffle.partitions": "set EVENKEEL_SPARK_SHUFFLE_PARTITIONS",
     "spark.sql.warehouse.dir": "it is in the worker's scratch directory",
     "spark.sql.catalogImplementation": "jobs read files, not tables of a catalog",

@@ -9,9 +9,11 @@ stage slower. Sparklens simulates Spark applications on other clusters in the sa
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import fsum, isclose
 from typing import Any
 
@@ -48,10 +50,11 @@ MAX_SCHEDULED_TASKS = 100_000
 or the slowest task, whichever is longer: with that many tasks the order hardly matters.
 """
 _COMPLETE = "COMPLETE"
-_MEASURING_MS = 5_000
-"""How long after a job's end its worker may be measuring the run."""
-_LONGEST_WAIT_SECONDS = 2.0
-_POLL_SECONDS = 0.01
+_MEASURING_MS = 8_000
+"""How long after a job's end its worker may be measuring the run: the sum of the times that it waits for Spark, and of
+its budget for advice.
+"""
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.5
 
 
 def require_comparable(session: Session, tenant: str, job_id: str | None) -> None:
@@ -189,24 +192,39 @@ def get_plan(database: Database, tenant: str, job_id: str) -> PlanReport:
         return publication.report_of(plan)
 
 
-def get_metrics(database: Database, tenant: str, job_id: str, slots: int | None = None) -> MetricsReport:
-    """Returns stages, operators, skew and savings of the attempt that ended the job.
+async def get_metrics(database: Database, tenant: str, job_id: str, slots: int | None = None) -> MetricsReport:
+    """Returns stages, operators, skew and savings of the attempt that ended the job. Waits while the run is measured.
 
     `slots` is the number of slots for the simulated saving of even tasks, by default those that the job ran on. Raises
     JobNotFoundError and MetricsNotReadyError.
     """
-    deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
+    deadline = time.monotonic() + _MEASURING_MS / 1000
+    pause = _FIRST_PAUSE_SECONDS
     while True:
-        with database.read() as session:
-            row = require_job(session, tenant, job_id, with_spec=True)
-            plan = publication.latest_plan(session, row.id)
-            if plan is not None and plan.skew is not None and plan.execution_ms is not None:
-                return _report(session, row, plan, slots)
-            reason = _reason(row.status, Mode(row.mode))
-            may_follow = _may_be_measuring(row, database.now(session))
-        if not may_follow or time.monotonic() >= deadline:
-            raise MetricsNotReadyError(reason)
-        time.sleep(_POLL_SECONDS)
+        found = await asyncio.to_thread(_metrics_or_reason, database, tenant, job_id, slots)
+        if isinstance(found, MetricsReport):
+            return found
+        if not found.is_being_measured or time.monotonic() >= deadline:
+            raise MetricsNotReadyError(found.reason)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+@dataclass(frozen=True)
+class _NoMetrics:
+    reason: str
+    is_being_measured: bool
+
+
+def _metrics_or_reason(database: Database, tenant: str, job_id: str, slots: int | None) -> MetricsReport | _NoMetrics:
+    with database.read() as session:
+        row = require_job(session, tenant, job_id, with_spec=True)
+        plan = publication.latest_plan(session, row.id)
+        if plan is not None and plan.skew is not None and plan.execution_ms is not None:
+            return _report(session, row, plan, slots)
+        if _may_be_measuring(row, database.now(session)):
+            return _NoMetrics("The job SUCCEEDED, and its run is still being measured. Read them again.", True)
+        return _NoMetrics(_reason(row.status, Mode(row.mode)), False)
 
 
 def _may_be_measuring(row: JobRow, now: int) -> bool:

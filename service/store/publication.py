@@ -1,4 +1,5 @@
-"""What attempts write for readers: the plan before the run; then result, metrics and end in one fenced transaction.
+"""What attempts write for readers: the plan before the run; then the result and the end in one fenced transaction, with
+the metrics unless the attempt has succeeded; those of a success follow.
 
 An attempt that FAILED may be followed by another one, at most `limits.failure_retries` times. This limit is separate
 from that of lost attempts (`max_attempts`). It is used only for failures that may pass: a store that is unavailable, a

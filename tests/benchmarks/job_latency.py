@@ -31,7 +31,8 @@ SPEC = {
     "tables": {"t": {"format": "parquet", "path": "t/"}},
     "sql": "SELECT t.k, COUNT(*) AS n, SUM(t.v) AS s FROM t GROUP BY t.k",
 }
-WARM_UP = 8
+WARM_UP = 40
+"""Jobs after which the JVM has compiled what a small job needs."""
 
 
 def main() -> None:

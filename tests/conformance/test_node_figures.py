@@ -43,6 +43,11 @@ QUICK: list[tuple[str, dict[str, Any], set[str]]] = [
     (DISTINCT, {"distinct_split.enabled": "true"}, {"Aggregate"}),
     ("SELECT a.w, COUNT(*) AS n FROM a WHERE a.v > 100 GROUP BY a.w HAVING COUNT(*) > 414 ORDER BY n", {}, {"Filter"}),
     ("SELECT a.v FROM a JOIN b ON a.k = b.k ORDER BY a.v LIMIT 5", {}, {"Join", "Sort", "Limit"}),
+    (
+        "SELECT a.w, SUM(b.z) AS s FROM a JOIN b ON a.k = b.k WHERE a.v > (SELECT AVG(c.v) FROM a AS c) GROUP BY a.w",
+        {},
+        {"Aggregate"},
+    ),
 ]
 THOROUGH: list[tuple[str, dict[str, Any], set[str]]] = [
     ("SELECT a.w, COUNT(*) AS n FROM a GROUP BY a.w", {"agg_phase": "ONE_PHASE"}, {"Aggregate", "Exchange"}),

@@ -108,6 +108,8 @@ def _driver_properties(settings: SparkSettings, scratch: Path, further: Mapping[
         "spark.sql.variable.substitute": "false",
         # Otherwise the shuffle files of a query stay until a garbage collection, and of one that filled the disk too.
         "spark.sql.classic.shuffleDependency.fileCleanup.enabled": "true",
+        # Subqueries that are values occupy a thread each, for all jobs of the driver. The default is 16.
+        "spark.sql.subquery.maxThreadThreshold": "128",
         # A task checks only between two batches whether it was cancelled. With 4096 rows per batch, a broadcast join on
         # a key of 400,000 rows ran for 16 s after its cancellation, with 256 for 0.3 s. A scan takes as long as before.
         "spark.sql.parquet.columnarReaderBatchSize": "256",

@@ -64,7 +64,8 @@ class Success:
 
     def measured(self) -> Ending:
         """Returns the end with all metrics."""
-        return replace(self.ending, metrics=self.measure())
+        first, metrics = self.ending.metrics, self.measure()
+        return replace(self.ending, metrics=replace(metrics, progress=first.progress) if first else metrics)
 
 
 Verdict = Ending | Success | HandBack | LeaseLost | StreamStop

@@ -39,7 +39,7 @@ _MOST_DETAIL = 500
 """How many characters of Spark's text of an operator are stored."""
 
 _ADVICE_SECONDS = 1.0
-"""The budget to plan the query again with other settings, for all of them together. The end of the job waits for it."""
+"""The budget to plan the query again with other settings, for all of them together."""
 
 
 def first_metrics(monitor: SparkMonitor, tag: str, execution_ms: int) -> AttemptMetrics:
@@ -74,19 +74,19 @@ def measure(
         run_by = _run_by(monitor, tag, planned, tables, stages, written)
         estimates = estimates_of(planned.report, planned.plan, planned.statistics, stages, run_by)
         skew = _skew(planned, None if late is None else late.result(), stages, run_by, estimates)
+        # Spark also removes such branches.
+        read = without_excluded_branches(planned.made.before)
+        saved = estimated_savings(planned.report.rules, read, planned.statistics, estimates.choices)
+        shown = tuple(each.model_copy(update={"detail": _shown(each.detail)}) for each in run_by.operators)
+        figures = RunFigures(
+            slots=planned.statistics.slots,
+            run_by=run_by.model_copy(update={"operators": shown}),
+            estimated=saved,
+            corrupt_records=dict(planned.corrupt.counts()),
+        )
     except Exception:  # noqa: BLE001 - an error of the metrics must not lose the result
         _log.warning("metrics_missing", exc_info=True)
         return AttemptMetrics(execution_ms, (), None, None)
-    # Spark also removes such branches.
-    read = without_excluded_branches(planned.made.before)
-    saved = estimated_savings(planned.report.rules, read, planned.statistics, estimates.choices)
-    shown = tuple(each.model_copy(update={"detail": _shown(each.detail)}) for each in run_by.operators)
-    figures = RunFigures(
-        slots=planned.statistics.slots,
-        run_by=run_by.model_copy(update={"operators": shown}),
-        estimated=saved,
-        corrupt_records=dict(planned.corrupt.counts()),
-    )
     return AttemptMetrics(execution_ms, stages, skew, progress, estimates, figures)
 
 

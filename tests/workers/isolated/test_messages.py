@@ -14,7 +14,7 @@ from tests.support import lifecycle
 from tests.support.bench import Bench
 from tests.support.tables import USERS, parquet
 from workers.isolated.messages import Message, claim_in, line_of, line_of_claim, message_in, message_of
-from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Verdict
+from workers.jobs.outcome import HandBack, LeaseLost, StreamStop, Success, Verdict
 from workers.process.job_runner import JobRunner
 
 
@@ -67,8 +67,9 @@ def test_the_metrics_of_a_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
         "GROUP BY u.name",
     }
     assert bench.runner.run(bench.submit(spec))
-    (ending,) = published
-    assert isinstance(ending, Ending)
+    (success,) = published
+    assert isinstance(success, Success)
+    ending = success.measured()
     assert ending.metrics is not None
     assert ending.metrics.figures is not None
     sent = line_of(message_of(ending))

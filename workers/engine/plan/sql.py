@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from service.contract.query import JoinKind, NullsOrder
+from service.contract.query import NullsOrder
 from service.sql.expressions.scalar import Scalar, quoted, string_literal
 from service.sql.joins import Side
 from service.sql.types.data_types import TypeName
@@ -50,6 +50,7 @@ from workers.engine.plan.nodes import (
     inputs_of,
     output_of,
 )
+from workers.engine.plan.one_row_joins import value_joins
 from workers.engine.plan.recursion import JOINS, recursion_sql
 from workers.engine.plan.text_lists import calls_sql
 from workers.engine.plan.traversal import walk_up
@@ -70,7 +71,7 @@ def nested_sql(plan: Node, relation_of: Callable[[Node], str | None]) -> str:
     compute them. It must return one for a scan, whose relation may have further columns if the scan has any. Raises
     TypeError as `sql_of`.
     """
-    return _Writer(_structures(plan), relation_of).select(plan).text()
+    return _Writer(_structures(plan), relation_of, value_joins(plan)).select(plan).text()
 
 
 def _structures(plan: Node) -> frozenset[str]:
@@ -165,13 +166,19 @@ class _Select:
 
 class _Writer:
     """Collects the steps of one plan, inputs first. With `relation_of`, it writes them where they are read instead. No
-    step gets a name that is `taken`.
+    step gets a name that is `taken`. `values` are the joins of which the right side is a subquery in SELECT.
     """
 
-    def __init__(self, taken: frozenset[str], relation_of: Callable[[Node], str | None] | None = None) -> None:
+    def __init__(
+        self,
+        taken: frozenset[str],
+        relation_of: Callable[[Node], str | None] | None = None,
+        values: frozenset[int] = frozenset(),
+    ) -> None:
         self.definitions: list[str] = []
         self._taken = taken
         self._relation_of = relation_of
+        self._values = values
         self._nodes = 0
 
     def select(self, node: Node) -> _Select:
@@ -260,7 +267,7 @@ class _Writer:
                 return replace(select, limit=node.count, offset=node.offset)
 
     def _join(self, node: Join, number: int, left: _Select, right: _Select) -> _Select:
-        if self._relation_of is not None and _joins_one_row(node):
+        if id(node) in self._values:
             return self._with_value(node, number, left, right)
         # Both become steps before the text uses their names.
         one, other = self._name(left), self._name(right)
@@ -280,9 +287,7 @@ class _Writer:
         return _Select("join", number, source, hint=hint)
 
     def _with_value(self, node: Join, number: int, left: _Select, right: _Select) -> _Select:
-        """Returns a join with one row as subqueries in SELECT that have the row's columns. Spark computes it before the
-        query, and moves conditions on it below other joins, which it does not if it joins the row.
-        """
+        """Returns the rows of the left side with the columns of the row, which a subquery in SELECT computes."""
         columns = [quoted(field.name) for field in output_of(node.right)]
         own = [quoted(field.name) for field in output_of(node.left)]
         source = self._step(left)
@@ -292,7 +297,8 @@ class _Writer:
             row = ", ".join(f"{string_literal(str(place))}, {name}" for place, name in enumerate(columns))
             value = f"(SELECT named_struct({row}) FROM {self._step(right)})"  # noqa: S608 - from trees
             whole = quoted(fresh_name("$row", frozenset(field.name for field in output_of(node))))
-            source = self._source(_Select("", number, source, columns=(*own, f"{value} AS {whole}")), f"row_{number}")
+            name = fresh_name(f"row_{number}", self._taken)
+            source = self._source(_Select("", number, source, columns=(*own, f"{value} AS {whole}")), name)
             items = [f"{whole}.{quoted(str(place))} AS {name}" for place, name in enumerate(columns)]
         select = _Select("join", number, source, columns=(*own, *items))
         condition = join_condition(node)
@@ -314,22 +320,6 @@ class _Writer:
             return f"(\n{select.text()}\n) AS {name}"
         self.definitions.append(f"{name} AS (\n{_indented(select.text())}\n)")
         return name
-
-
-def _joins_one_row(node: Join) -> bool:
-    """Whether the right side has exactly one row, of which the left side gets the columns."""
-    one = node.right
-    while isinstance(one, Project | Shared):
-        one = one.input
-    return (
-        node.kind in {JoinKind.INNER, JoinKind.CROSS}
-        and node.strategy.hint is None
-        and node.within is None
-        and isinstance(one, Aggregate)
-        and not one.keys
-        and not one.grouping_sets
-        and bool(output_of(node.right))
-    )
 
 
 def _relation(node: Node, name: str, number: int) -> _Select:

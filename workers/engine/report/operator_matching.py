@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from service.contract.query import JoinKind
@@ -34,6 +34,7 @@ from workers.engine.plan.nodes import (
     Sort,
     WindowFunctions,
 )
+from workers.engine.plan.one_row_joins import value_joins
 from workers.engine.plan.traversal import walk_up
 from workers.engine.report.operator_tree import (
     EXCHANGES,
@@ -87,12 +88,14 @@ def figures_of(plan: Node, operators: Sequence[OperatorMetrics], files: Files) -
     if any(isinstance(node, Recursion) for node in walk_up(plan)):
         # Spark runs each step of a recursive query as an execution of its own, and these are the operators of one.
         return OperatorReport(operators=())
-    if not operators or any("Subquery" in each.operator for each in operators):
+    main = _without_values(operators)
+    if not main:
         return OperatorReport(operators=tuple(operators))
     top = numbered(plan)
+    top = _without_value_joins(top, value_joins(top.node))
     figures = _Figures({each.id: each for each in operators})
     try:
-        ours, sparks = segments_of_plan(top), segments_of_operators(operators)
+        ours, sparks = segments_of_plan(top), segments_of_operators(main)
     except TooManySegmentsError:
         return OperatorReport(operators=tuple(operators))
     if agree(ours, sparks, files):
@@ -100,6 +103,27 @@ def figures_of(plan: Node, operators: Sequence[OperatorMetrics], files: Files) -
     else:
         figures.rows[top.id] = _rows_at((*sparks.above, sparks.members[0]), ExactBelow.HERE)
     return figures.report()
+
+
+def _without_values(operators: Sequence[OperatorMetrics]) -> list[OperatorMetrics]:
+    """Returns the operators without those of subqueries that are values."""
+    values = {each.id for each in operators if "Subquery" in each.operator}
+    by_id = {each.id: each for each in operators}
+    kept, waiting = dict[int, OperatorMetrics](), [each.id for each in operators[:1]]
+    while waiting:
+        operator = by_id[waiting.pop()]
+        if operator.id not in kept and operator.id not in values:
+            inputs = tuple(each for each in operator.inputs if each not in values)
+            kept[operator.id] = operator.model_copy(update={"inputs": inputs})
+            waiting += inputs
+    return [kept[each.id] for each in operators if each.id in kept]
+
+
+def _without_value_joins(node: Numbered, values: frozenset[int]) -> Numbered:
+    """Returns the plan without joins whose right side is a value, which Spark runs in no operator."""
+    if id(node.node) in values:
+        return _without_value_joins(node.inputs[0], values)
+    return replace(node, inputs=tuple(_without_value_joins(each, values) for each in node.inputs))
 
 
 @dataclass

@@ -10,14 +10,16 @@ from __future__ import annotations
 from workers.engine.plan.repeated_subqueries import RepeatedSubquery
 
 
-def use_of(subquery: RepeatedSubquery, physical: str) -> str:
+def use_of(subquery: RepeatedSubquery, physical: str, in_values: frozenset[str] = frozenset()) -> str:
     """Returns a sentence that says how Spark computes the subquery, by the text of a physical plan with reused
-    exchanges.
+    exchanges. `in_values` are the aliases of scans in subqueries that are values, whose plans the text does not show.
     """
     names = f"{', '.join(subquery.names[:-1])} and {subquery.names[-1]}"
     read = [[scan for scan in scans if f" AS {scan}." in physical] for scans in subquery.scans]
     counts = [len(each) for each in read]
     subject = f"{names} are {len(counts)} uses of one subquery"
+    if any(not in_values.isdisjoint(scans) for scans in subquery.scans):
+        return f"{subject}, some of which are values that are computed before the query. Equal exchanges are reused."
     computed = sum(1 for count in counts if count)
     if not computed:
         return f"{subject}, which Spark does not compute: it knows that there are no rows."

@@ -40,8 +40,8 @@ SUBQUERIES = "subqueries"
 """The name in the trace for subqueries that are used several times."""
 
 _LEAST_SAVED_ROWS = 20_000_000
-"""Rows that the further uses of a shared subquery would read at least. To keep rows costs up to 0.6 s for queries of
-TPC-DS at scale factor 1, and Spark computes equal exchanges of the uses only once by itself.
+"""Rows that the further uses of a shared subquery would read or join at least. To keep rows costs up to 0.6 s for
+queries of TPC-DS at scale factor 1, and Spark computes equal exchanges of the uses only once by itself.
 """
 
 _Pair = tuple[str | None, str | None]
@@ -68,9 +68,9 @@ class SharedSubquery:
 def share_subqueries(plan: Node, statistics: Statistics) -> tuple[Node, tuple[SharedSubquery, ...]]:
     """Returns `plan`, one of the builder, with shared subqueries; the same object if none is worth it.
 
-    A subquery is shared if its further uses would read at least `_LEAST_SAVED_ROWS`, it emits at most `_MOST_SHARE` of
-    its rows, and one use needs all of them. If a condition restricts every use, computing each is cheaper than all
-    rows once.
+    A subquery is shared if its further uses would read or join at least `_LEAST_SAVED_ROWS`, it emits at most
+    `_MOST_SHARE` of the rows that it reads, and one use needs all of them. If a condition restricts every use,
+    computing each is cheaper than computing all rows once.
     """
     repeated = uses_of_subqueries(plan)
     restricted = frozenset(_restricted(plan, (), ())) if repeated else frozenset[int]()
@@ -82,7 +82,7 @@ def share_subqueries(plan: Node, statistics: Statistics) -> tuple[Node, tuple[Sh
         emitted, read = estimate_rows(first.input, statistics), _rows_read(first, statistics)
         if emitted is None or read is None or emitted > read * _MOST_SHARE:
             continue
-        if read * (len(uses) - 1) < _LEAST_SAVED_ROWS:
+        if max(read, _most_rows(first, statistics)) * (len(uses) - 1) < _LEAST_SAVED_ROWS:
             continue
         made = [_over_first(node, first, number) for node in nodes]
         if all(id(node) in restricted for node in nodes) or None in made:
@@ -108,6 +108,11 @@ def _rows_read(node: Node, statistics: Statistics) -> int | None:
     """Returns the rows of all tables below `node`; None if one is not known."""
     sizes = [statistics.tables.get(scan.alias) for scan in walk_up(node) if isinstance(scan, Scan)]
     return None if None in sizes else sum(size.rows for size in sizes if size is not None)
+
+
+def _most_rows(node: Node, statistics: Statistics) -> int:
+    """Returns the estimated rows of the largest join below `node`."""
+    return max((estimate_rows(each, statistics) or 0 for each in walk_up(node) if isinstance(each, Join)), default=0)
 
 
 def _restricted(node: Node, conditions: tuple[Scalar, ...], keys: tuple[_Pair, ...]) -> Iterator[int]:

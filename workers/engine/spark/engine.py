@@ -18,7 +18,8 @@ from service.contract.reports import FirstRun, PlanReport, RuleTrace
 from service.sql.resolve.bound import BoundQuery
 from workers.engine.budget import PlanningBudget, no_check
 from workers.engine.plan.builder import build
-from workers.engine.plan.nodes import Aggregate, Node
+from workers.engine.plan.nodes import Aggregate, Join, Node
+from workers.engine.plan.one_row_joins import value_joins
 from workers.engine.plan.repeated_subqueries import repeated_subqueries
 from workers.engine.plan.traversal import walk_up
 from workers.engine.planner import (
@@ -294,7 +295,10 @@ def _subqueries(plan: Plan, frame: DataFrame) -> tuple[RuleTrace, ...]:
     if not repeated:
         return ()
     physical = plan_with_reuse(frame)
-    return tuple(trace_of(SUBQUERIES, each.node, Skip(use_of(each, physical))) for each in repeated)
+    values = value_joins(plan.after)
+    joins = [node for node in walk_up(plan.after) if isinstance(node, Join) and id(node) in values]
+    inside = frozenset(scan.alias for join in joins for scan in scans_of(join.right))
+    return tuple(trace_of(SUBQUERIES, each.node, Skip(use_of(each, physical, inside))) for each in repeated)
 
 
 def _budget(settings: JobSettings, check: Callable[[], None]) -> PlanningBudget:

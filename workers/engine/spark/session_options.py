@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from service.contract.query import AggregateFunction, JoinKind
 from service.sql.types.aggregates import KEEPS_VALUES
 from workers.engine.plan.nodes import Aggregate, Join, Node, PlanFunction
+from workers.engine.plan.one_row_joins import has_one_row
 from workers.engine.plan.traversal import walk_up
 from workers.engine.rules.distinct.bitmaps import BLOCK_BYTES
 from workers.engine.statistics.partitioning import is_left_to_spark
@@ -115,7 +116,11 @@ def may_broadcast_during_run(plan: Node, session: SparkSession) -> bool:
         return False
     threshold = session.conf.get(_ADAPTIVE_BROADCAST, None) or session.conf.get(_BROADCAST) or ""
     return not threshold.startswith("-") and any(
-        isinstance(node, Join) and node.keys and node.kind is not JoinKind.FULL and is_left_to_spark(node)
+        isinstance(node, Join)
+        and node.keys
+        and node.kind is not JoinKind.FULL
+        and is_left_to_spark(node)
+        and not has_one_row(node)
         for node in walk_up(plan)
     )
 

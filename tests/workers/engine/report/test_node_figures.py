@@ -155,8 +155,13 @@ def test_a_reused_exchange_is_counted_once() -> None:
     assert expected[4].bytes == 100
 
 
-def test_subqueries_and_plans_without_end_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_of_values_are_left_out() -> None:
+    value = (operator(3, "Subquery", 4, rows=1), scan(4))
+    found = figures(ORDERS, operator(1, "Filter", 2, 3, rows=50), scan(2), *value)
+    assert [(each.id, each.rows) for each in found.nodes] == [(0, 50)]
+
+
+def test_no_operators_and_too_many_segments_give_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures(TOTAL) == OperatorReport()
-    assert figures(ORDERS, operator(1, "Filter", 2), scan(2), operator(3, "Subquery")).nodes == ()
     monkeypatch.setattr(operator_tree, "MAX_SEGMENTS", 1)
     assert figures(joined(JoinKind.FULL), *side_by_side("BroadcastHashJoin")).nodes == ()
