@@ -77,13 +77,12 @@ class SparkMonitor:
         return self._progress(self._jobs(tag))
 
     def final_progress(self, tag: str) -> Progress:
-        """As `progress`, after all jobs have succeeded. Waits as `outcome` does."""
-        jobs = self._settled_jobs(tag)
-        found = self._progress(jobs)
-        if any(job.is_running for job in jobs):
-            # The listener bus is late.
-            return found.model_copy(update={"stages_done": found.stages_total, "tasks_done": found.tasks_total})
-        return found
+        """As `progress`, after the run of all jobs with `tag` has succeeded: all that was to be done is done. Spark's
+        own counts can be lower, if the listener bus is late, or if jobs shared a stage of which some tasks had ended
+        before the second job began. Waits as `outcome` does.
+        """
+        found = self._progress(self._settled_jobs(tag))
+        return found.model_copy(update={"stages_done": found.stages_total, "tasks_done": found.tasks_total})
 
     def outcome(self, tag: str) -> tuple[tuple[StageMetrics, ...], Progress]:
         """Returns all stage attempts of the jobs with `tag`, in order of their ids, and the progress of these jobs.
